@@ -1,0 +1,72 @@
+# TarnTargets.cmake - compile flags, the include tree, and the few helpers every folder uses.
+
+# Includes read "tarn/core/tensor.h" although the folders stand at the top level: the build tree
+# holds a folder include/tarn of symbolic links, so no generic name leaks to those who link tarn.
+set(TARN_INCLUDE_TREE ${PROJECT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${TARN_INCLUDE_TREE}/tarn)
+foreach(folder core autograd nn optim dist data cuda apps tests)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TARN_INCLUDE_TREE}/tarn/${folder} SYMBOLIC)
+endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/core/cmake/tarn.h.in ${TARN_INCLUDE_TREE}/tarn/tarn.h COPYONLY)
+
+# Flags for tarn's own sources. errno and floating-point traps off lets the compiler vectorise;
+# NaN and infinity keep their meaning, so never -ffast-math.
+add_library(tarn_flags INTERFACE)
+target_compile_features(tarn_flags INTERFACE cxx_std_20)
+target_compile_options(tarn_flags INTERFACE -Wall -Wextra -fno-math-errno -fno-trapping-math
+                                            -ffp-contract=off)
+if(TARN_WERROR)
+  target_compile_options(tarn_flags INTERFACE -Werror)
+endif()
+if(TARN_ASSERTS OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(tarn_flags INTERFACE TARN_ENABLE_ASSERTS=1)
+endif()
+if(TARN_SANITIZE)
+  target_compile_options(tarn_flags INTERFACE -fsanitize=${TARN_SANITIZE} -fno-omit-frame-pointer
+                                              -fno-sanitize-recover=undefined)
+  target_link_options(tarn_flags INTERFACE -fsanitize=${TARN_SANITIZE})
+endif()
+
+# Kernel files (core/cpu) are compiled for the machine at hand; the rest stays baseline x86-64.
+set(TARN_KERNEL_FLAGS "")
+if(TARN_CPU STREQUAL "native")
+  set(TARN_KERNEL_FLAGS -march=native)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND TARN_KERNEL_FLAGS -mprefer-vector-width=512)
+  endif()
+endif()
+
+# Adds every .cpp of the calling folder to the library.
+function(tarn_add_folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  target_sources(tarn PRIVATE ${sources})
+endfunction()
+
+# Links the library's dependencies and fixes what users of tarn::tarn see.
+function(tarn_finish_library)
+  target_include_directories(tarn PUBLIC $<BUILD_INTERFACE:${TARN_INCLUDE_TREE}>
+                                         $<INSTALL_INTERFACE:include>)
+  target_compile_features(tarn PUBLIC cxx_std_20)
+  target_link_libraries(tarn PRIVATE $<BUILD_INTERFACE:tarn_flags> Threads::Threads
+                                     OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json
+                                     ZLIB::ZLIB)
+  if(TARN_SANITIZE)
+    target_link_options(tarn PUBLIC -fsanitize=${TARN_SANITIZE})
+  endif()
+  if(dnnl_FOUND)
+    target_link_libraries(tarn PRIVATE DNNL::dnnl)
+    target_compile_definitions(tarn PRIVATE TARN_HAVE_DNNL=1)
+  endif()
+endfunction()
+
+function(tarn_print_summary)
+  if(dnnl_FOUND)
+    set(dnnl "oneDNN ${dnnl_VERSION}")
+  else()
+    set(dnnl "not found: convolutions and large matmuls use Eigen and are slower (libdnnl-dev)")
+  endif()
+  message(STATUS "tarn ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, kernels for ${TARN_CPU}")
+  message(STATUS "  oneDNN      ${dnnl}")
+  message(STATUS "  Eigen       ${Eigen3_VERSION}")
+  message(STATUS "  tests ${TARN_BUILD_TESTS}, apps ${TARN_BUILD_APPS}, sanitizers '${TARN_SANITIZE}'")
+endfunction()
