@@ -13,8 +13,7 @@ configure_file(${PROJECT_SOURCE_DIR}/core/cmake/tarn.h.in ${TARN_INCLUDE_TREE}/t
 # NaN and infinity keep their meaning, so never -ffast-math.
 add_library(tarn_flags INTERFACE)
 target_compile_features(tarn_flags INTERFACE cxx_std_20)
-target_compile_options(tarn_flags INTERFACE -Wall -Wextra -fno-math-errno -fno-trapping-math
-                                            -ffp-contract=off)
+target_compile_options(tarn_flags INTERFACE -Wall -Wextra -fno-math-errno -fno-trapping-math)
 if(TARN_WERROR)
   target_compile_options(tarn_flags INTERFACE -Werror)
 endif()
