@@ -1,0 +1,71 @@
+// file.cpp - writing files so that nothing is lost and every failure names the path and the reason.
+#include "tarn/apps/common/file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace tarn::apps {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+  throw std::runtime_error(std::string("cannot ") + what + " " + path.string() + ": " +
+                           std::strerror(error));
+}
+
+// Returns 0, or errno.
+int write_all(int fd, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = write(fd, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  const std::string temporary = path.string() + ".tmp" + std::to_string(getpid());
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) fail("write", path, errno);
+  int error = write_all(fd, content);
+  if (error == 0 && fsync(fd) != 0) error = errno;
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    unlink(temporary.c_str());
+    fail("write", path, error);
+  }
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) fail("create folder", path, error.value());
+}
+
+LineFile::LineFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      fd_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  if (fd_ < 0) fail("open", path_, errno);
+}
+
+LineFile::LineFile(LineFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+LineFile::~LineFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void LineFile::append(std::string_view line) {
+  if (const int error = write_all(fd_, std::string(line) + "\n")) fail("write", path_, error);
+}
+
+}  // namespace tarn::apps

@@ -1,0 +1,50 @@
+// interrupt.cpp - Ctrl-C and SIGTERM as a flag that training loops poll.
+#include "tarn/apps/common/interrupt.h"
+
+#include <cerrno>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace tarn::apps {
+namespace {
+
+// The only state a signal handler may touch.
+volatile sig_atomic_t g_signal = 0;
+
+void handle(int number) {
+  if (g_signal != 0) _exit(128 + number);
+  g_signal = number;
+  const int saved = errno;
+  constexpr std::string_view kText =
+      "\nstopping after this step and saving; press Ctrl-C again to end at once\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+  errno = saved;
+}
+
+}  // namespace
+
+Interrupt::Interrupt() {
+  g_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = handle;
+  action.sa_flags = SA_RESTART;  // reads and writes under way go on
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, &old_int_);
+  sigaction(SIGTERM, &action, &old_term_);
+}
+
+Interrupt::~Interrupt() {
+  sigaction(SIGINT, &old_int_, nullptr);
+  sigaction(SIGTERM, &old_term_, nullptr);
+}
+
+bool Interrupt::requested() const {
+  return g_signal != 0;
+}
+
+int Interrupt::signal() const {
+  return g_signal;
+}
+
+}  // namespace tarn::apps

@@ -1,0 +1,31 @@
+// interrupt.h - Ctrl-C and SIGTERM as a flag that training loops poll.
+//
+//   Interrupt interrupt;
+//   for (...) { if (interrupt.requested()) break; ... }    // then save and return 0
+//
+// The first signal sets the flag; the second ends the process at once with exit code 128 + signal
+// (130 for Ctrl-C). The guard restores the previous handlers. One guard at a time.
+#pragma once
+
+#include <signal.h>
+
+namespace tarn::apps {
+
+class Interrupt {
+ public:
+  Interrupt();
+  ~Interrupt();
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+
+  /// True once SIGINT or SIGTERM has come. Cheap enough to ask every step.
+  bool requested() const;
+  /// The signal that came, or 0.
+  int signal() const;
+
+ private:
+  struct sigaction old_int_ {};
+  struct sigaction old_term_ {};
+};
+
+}  // namespace tarn::apps

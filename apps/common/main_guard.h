@@ -1,0 +1,15 @@
+// main_guard.h - runs the body of a program and turns what it throws into a message and exit code.
+#pragma once
+
+#include <functional>
+
+namespace tarn::apps {
+
+/// Runs body and returns its result as the exit code. An exception becomes one message on standard
+/// error, "tarn-resnet: error: ...", and exit code 2 for a UsageError, 1 for anything else. So does
+/// standard output that could not be written (a full disk).
+///   int main(int argc, char** argv) { return main_guard("tarn-resnet", [&] { return run(...); });
+///   }
+int main_guard(const char* program, const std::function<int()>& body);
+
+}  // namespace tarn::apps

@@ -1,0 +1,152 @@
+// progress.cpp - a progress bar that looks like tqdm's.
+#include "tarn/apps/common/progress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+#include <unistd.h>
+
+#include "tarn/apps/common/terminal.h"
+#include "tarn/apps/common/text.h"
+
+namespace tarn::apps {
+namespace {
+
+constexpr double kSmoothing = 0.3;  // tqdm's default
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A bar in eighths of a column: "████▌     ".
+std::string bar_text(double fraction, int64_t width) {
+  static const char* const kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths =
+      static_cast<int64_t>(std::clamp(fraction, 0.0, 1.0) * 8 * static_cast<double>(width));
+  std::string bar;
+  for (int64_t i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kEighths[eighths % 8];
+  bar.append(static_cast<size_t>(width - (eighths + 7) / 8), ' ');
+  return bar;
+}
+
+std::string rate_text(double rate, const std::string& unit) {
+  if (rate <= 0) return "?" + unit + "/s";
+  return rate < 1 ? format("%5.2fs/%s", 1 / rate, unit.c_str())
+                  : format("%5.2f%s/s", rate, unit.c_str());
+}
+
+std::string cut(const std::string& text, int64_t width) {
+  if (display_width(text) <= width) return text;
+  std::string out;
+  for (const char c : text) {
+    const bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (starts && display_width(out) >= width) break;
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string progress_line(const ProgressState& s, int64_t width, int64_t bar_width) {
+  const std::string label = s.label.empty() ? "" : s.label + ": ";
+  std::string tail = "[" + clock_text(s.elapsed);
+  if (s.total > 0) {
+    const double left = static_cast<double>(std::max<int64_t>(s.total - s.done, 0));
+    tail += "<" + (s.rate > 0 ? clock_text(left / s.rate) : std::string("?"));
+  }
+  tail += ", " + rate_text(s.rate, s.unit) + (s.postfix.empty() ? "" : ", " + s.postfix) + "]";
+  if (s.total <= 0) {
+    return cut(label + std::to_string(s.done) + s.unit + " " + tail, width);
+  }
+  const double fraction = static_cast<double>(s.done) / static_cast<double>(s.total);
+  const std::string head = label + format("%3d%%", static_cast<int>(100 * fraction));
+  const std::string count = std::to_string(s.done) + "/" + std::to_string(s.total) + " " + tail;
+  // Around the bar stand "|" and "| "; without room for a few columns of bar there is none.
+  const int64_t room = width - display_width(head) - display_width(count) - 3;
+  if (bar_width <= 0 || room < 4) return cut(head + " " + count, width);
+  return head + "|" + bar_text(fraction, std::min(room, bar_width)) + "| " + count;
+}
+
+void Progress::Ema::add(double x) {
+  sum = kSmoothing * x + (1 - kSmoothing) * sum;
+  weight = kSmoothing + (1 - kSmoothing) * weight;
+}
+
+double Progress::Ema::value() const {
+  return weight > 0 ? sum / weight : 0;
+}
+
+Progress::Progress(int64_t total, ProgressOptions options)
+    : options_(std::move(options)), out_(options_.out ? options_.out : &std::cerr) {
+  state_.label = options_.label;
+  state_.unit = options_.unit;
+  state_.total = total;
+  terminal_ = options_.terminal.value_or(!options_.out && is_terminal(STDERR_FILENO));
+  if (!options_.clock) options_.clock = steady_seconds;
+  start_ = last_draw_ = last_rate_time_ = options_.clock();
+  if (terminal_) draw(false);
+}
+
+Progress::~Progress() {
+  try {
+    close();
+  } catch (...) {  // a bar that cannot be drawn must not end the program
+  }
+}
+
+double Progress::elapsed() const {
+  return options_.clock() - start_;
+}
+
+double Progress::mean_rate() const {
+  const double seconds = elapsed();
+  return seconds > 0 ? static_cast<double>(state_.done) / seconds : 0;
+}
+
+void Progress::advance(int64_t n) {
+  state_.done += n;
+  if (!options_.enabled || closed_) return;
+  const double now = options_.clock();
+  if (now - last_draw_ < (terminal_ ? options_.redraw_every : options_.plain_every)) return;
+  steps_.add(static_cast<double>(state_.done - last_rate_done_));
+  seconds_.add(now - last_rate_time_);
+  last_rate_done_ = state_.done;
+  last_rate_time_ = last_draw_ = now;
+  draw(false);
+}
+
+void Progress::draw(bool last) {
+  if (!options_.enabled || closed_) return;
+  state_.elapsed = elapsed();
+  state_.rate = last || seconds_.value() <= 0 ? mean_rate() : steps_.value() / seconds_.value();
+  if (!terminal_) {
+    *out_ << progress_line(state_, 1000, 0) << "\n" << std::flush;
+    return;
+  }
+  // One column stays free: some terminals wrap a line that fills the last one.
+  const int64_t width = options_.width.value_or(terminal_width(STDERR_FILENO)) - 1;
+  *out_ << "\r" << progress_line(state_, width) << "\x1b[K" << std::flush;
+  drawn_ = true;
+}
+
+void Progress::print(std::string_view line) {
+  if (drawn_ && !closed_) *out_ << "\r\x1b[K";
+  *out_ << line << "\n" << std::flush;
+  if (terminal_) draw(false);
+}
+
+void Progress::close() {
+  if (closed_) return;
+  if (options_.leave || !terminal_) {
+    draw(true);
+    if (drawn_) *out_ << "\n" << std::flush;
+  } else if (drawn_) {
+    *out_ << "\r\x1b[K" << std::flush;
+  }
+  closed_ = true;
+}
+
+}  // namespace tarn::apps

@@ -1,0 +1,132 @@
+// run_dir.cpp - the folder a training run writes into.
+#include "tarn/apps/common/run_dir.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include <sys/stat.h>
+#include <sys/utsname.h>
+
+#include "tarn/apps/common/text.h"
+
+namespace tarn::apps {
+namespace {
+
+std::string time_text(const char* pattern) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, pattern, &parts);
+  return text;
+}
+
+// First line a command prints; empty if it fails.
+std::string first_line(const char* command) {
+  std::string line;
+  if (FILE* pipe = popen(command, "r")) {
+    char buffer[256];
+    if (std::fgets(buffer, sizeof buffer, pipe)) line = buffer;
+    while (std::fgets(buffer, sizeof buffer, pipe)) {
+    }
+    if (pclose(pipe) != 0) line.clear();
+  }
+  while (!line.empty() && line.back() == '\n') line.pop_back();
+  return line;
+}
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string default_run_name(std::string_view model, std::string_view data) {
+  std::string name = std::string(model) + "-" + std::string(data);
+  for (char& c : name) {
+    const bool fits = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_';
+    if (!fits) c = '-';
+  }
+  return name + time_text("-%Y%m%d-%H%M%S");
+}
+
+JsonObject describe_machine() {
+  utsname system{};
+  uname(&system);
+  const std::string revision = first_line("git rev-parse HEAD 2>/dev/null");
+  const bool changed = !first_line("git status --porcelain -uno 2>/dev/null").empty();
+  JsonObject machine;
+  machine.add("started", time_text("%Y-%m-%dT%H:%M:%S%z")).add("tarn", TARN_VERSION);
+  if (revision.empty()) {
+    machine.add_json("git", "null");
+  } else {
+    machine.add("git", revision + (changed ? "-dirty" : ""));
+  }
+  return machine.add("compiler", std::string("g++ ") + __VERSION__)
+      .add("system", std::string(system.sysname) + " " + system.release)
+      .add("host", system.nodename)
+      .add("cpu", cpu_name())
+      .add("cores", static_cast<int64_t>(std::thread::hardware_concurrency()));
+}
+
+RunDir::RunDir(std::filesystem::path path)
+    : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), log_(path_ / "train.log") {}
+
+RunDir RunDir::create(const std::filesystem::path& base, const std::string& name) {
+  make_folder(base);
+  for (int number = 1;; ++number) {
+    const auto path = base / (number == 1 ? name : name + "-" + std::to_string(number));
+    make_folder(path.parent_path());  // a name may hold a slash
+    if (mkdir(path.c_str(), 0777) == 0) return RunDir(path);
+    if (errno != EEXIST) {
+      throw std::runtime_error("cannot create folder " + path.string() + ": " +
+                               std::strerror(errno));
+    }
+  }
+}
+
+RunDir RunDir::open(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) {
+    throw std::runtime_error("no run to go on with: " + path.string() + " is not a folder");
+  }
+  return RunDir(path);
+}
+
+std::filesystem::path RunDir::plot(const std::string& file) const {
+  make_folder(path_ / "plots");
+  return path_ / "plots" / file;
+}
+
+std::filesystem::path RunDir::checkpoint(const std::string& name) const {
+  make_folder(path_ / "checkpoints");
+  return path_ / "checkpoints" / name;
+}
+
+void RunDir::write_config(const Options& options, int64_t threads, const JsonObject& extra) const {
+  JsonObject config;
+  config.add("program", options.program()).add("command", options.command_line());
+  config.add("threads", threads).add("flags", options.to_json());
+  config.add("machine", describe_machine());
+  if (!extra.empty()) config.add("extra", extra);
+  write_file(path_ / "config.json", config.pretty() + "\n");
+  write_file(path_ / "args.txt", options.command_line() + "\n");
+}
+
+void RunDir::metric(const JsonObject& record) {
+  metrics_.append(record.text());
+}
+
+void RunDir::log(std::string_view line) {
+  log_.append(time_text("%Y-%m-%d %H:%M:%S  ") + std::string(line));
+}
+
+}  // namespace tarn::apps

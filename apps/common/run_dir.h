@@ -1,0 +1,55 @@
+// run_dir.h - the folder a training run writes into.
+//
+//   runs/NAME/  config.json  args.txt  metrics.jsonl  train.log  plots/  checkpoints/{last,best,..}
+//
+// A new run never writes into the folder of an old one. Files fail with their path and the reason.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tarn/apps/common/file.h"
+#include "tarn/apps/common/json_object.h"
+#include "tarn/apps/common/options.h"
+
+namespace tarn::apps {
+
+/// "resnet20-fashion-mnist-20260131-154502": the default name of a run that starts now. Characters
+/// that do not belong in a file name become '-'.
+std::string default_run_name(std::string_view model, std::string_view data);
+
+/// What the program runs on: version, git revision of the current folder (or null), compiler, CPU,
+/// host, start time.
+JsonObject describe_machine();
+
+class RunDir {
+ public:
+  /// Makes base/name; if it exists, base/name-2, -3, ...
+  static RunDir create(const std::filesystem::path& base, const std::string& name);
+  /// Opens the folder of an earlier run to go on in it. Throws if there is none.
+  static RunDir open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// plots/FILE, checkpoints/NAME; the folder around it is made.
+  std::filesystem::path plot(const std::string& file) const;
+  std::filesystem::path checkpoint(const std::string& name) const;
+
+  /// config.json: command, all flags, machine, threads, and what the caller adds; args.txt: the
+  /// command line.
+  void write_config(const Options& options, int64_t threads, const JsonObject& extra = {}) const;
+  /// Adds a line to metrics.jsonl.
+  void metric(const JsonObject& record);
+  /// Adds a line to train.log, with the time in front.
+  void log(std::string_view line);
+
+ private:
+  explicit RunDir(std::filesystem::path path);
+
+  std::filesystem::path path_;
+  LineFile metrics_, log_;
+};
+
+}  // namespace tarn::apps
