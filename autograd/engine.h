@@ -1,0 +1,31 @@
+// engine.h - walks the tape backwards.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tarn/core/tensor.h"
+
+namespace tarn {
+
+struct BackwardOptions {
+  bool retain_graph = false;
+  bool create_graph = false;
+};
+
+/// Adds d(sum of roots * grads)/d(leaf) into .grad of every leaf that requires it. grads[i] may be
+/// undefined for a single-element root (1). Throws AutogradError if a root has no history.
+void backward(std::span<const Tensor> roots, std::span<const Tensor> grads = {},
+              BackwardOptions options = {});
+
+struct GradOptions {
+  bool retain_graph = false;
+  bool create_graph = false;
+  bool allow_unused = false;
+};
+/// The gradients of `inputs`, returned instead of accumulated; only what leads to them is computed.
+/// An input that was not used gives an undefined tensor with allow_unused, else AutogradError.
+std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                         std::span<const Tensor> grad_outputs = {}, GradOptions options = {});
+
+}  // namespace tarn

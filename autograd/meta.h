@@ -1,0 +1,42 @@
+// meta.h - what autograd hangs on a tensor: its place in the graph and its gradient.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/node.h"
+
+namespace tarn {
+
+struct AutogradMeta final : AutogradSlot {
+  bool requires_grad = false;
+  bool is_view = false;          // recorded as a view of a tracked tensor
+  uint32_t output = 0;           // of grad_fn
+  uint32_t recorded_writes = 0;  // of the storage, when the view was taken
+  Ref<Node> grad_fn;             // none: a leaf
+  Ref<AccumulateGrad> accumulator;
+  Tensor grad;
+  std::shared_ptr<Tensor> retained;  // retain_grad of a non-leaf
+  std::vector<std::pair<int64_t, std::function<void(const Tensor&)>>> post_hooks;
+
+  ~AutogradMeta() override;
+  static void* operator new(size_t size);
+  static void operator delete(void* p) noexcept;
+};
+
+inline AutogradMeta* meta_of(const Tensor& x) {
+  return static_cast<AutogradMeta*>(x.impl()->autograd);
+}
+/// Creates the slot if there is none.
+AutogradMeta& ensure_meta(const Tensor& x);
+inline bool requires_grad(const Tensor& x) {
+  return x.defined() && x.impl()->autograd && meta_of(x)->requires_grad;
+}
+/// Where the gradient of x goes; an empty edge if x needs none.
+Edge gradient_edge(const Tensor& x);
+/// Makes x output number `output` of node.
+void set_history(const Tensor& x, Ref<Node> node, uint32_t output);
+
+}  // namespace tarn

@@ -1,0 +1,151 @@
+// node.h - one recorded operation: edges to where its inputs came from, and how to go back.
+//
+// The graph points from results to inputs. A node owns its edges, its saved tensors, and, while a
+// backward runs, the gradient that has arrived for each of its outputs.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tarn/core/tensor.h"
+
+namespace tarn {
+
+class Node;
+struct AutogradMeta;
+
+/// "The gradient of this input goes to output `output` of `node`." No node: nobody wants it.
+struct Edge {
+  Ref<Node> node;
+  uint32_t output = 0;
+};
+
+/// The gradients a backward returns, one per input; undefined where none is wanted or none flows.
+class Grads {
+ public:
+  Grads() = default;
+  template <class... T, class = std::enable_if_t<(std::is_convertible_v<T&&, Tensor> && ...)>>
+  Grads(T&&... grads) : count_(sizeof...(T)) {
+    static_assert(sizeof...(T) <= kInline);
+    int i = 0;
+    ((inline_[i++] = std::forward<T>(grads)), ...);
+  }
+  Grads(std::vector<Tensor> grads)
+      : more_(std::move(grads)), count_(static_cast<int>(more_.size())) {}
+  int size() const { return count_; }
+  Tensor& operator[](int i) { return more_.empty() ? inline_[i] : more_[i]; }
+
+ private:
+  static constexpr int kInline = 6;
+  Tensor inline_[kInline];
+  std::vector<Tensor> more_;
+  int count_ = 0;
+};
+
+/// Which inputs' gradients are wanted: wants[i].
+class Wants {
+ public:
+  explicit Wants(std::span<const Edge> edges) : edges_(edges) {}
+  bool operator[](int i) const { return static_cast<bool>(edges_[i].node); }
+  int size() const { return static_cast<int>(edges_.size()); }
+
+ private:
+  std::span<const Edge> edges_;
+};
+
+/// A tensor kept for backward. unpack() checks that nobody wrote to it since.
+/// An output of the recording node is kept without its history (else node and tensor would own each
+/// other) and gets it back when unpacked.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  void pack(const Tensor& x, const Node* recording);
+  Tensor unpack(const Node& node) const;
+  void release() { tensor_ = Tensor(); }
+
+ private:
+  Tensor tensor_;
+  uint32_t version_ = 0;
+  int32_t output_ = -1;  // index among the node's outputs, or -1 for an input
+};
+
+/// What only some nodes have: hooks, and where the operation was recorded (anomaly mode).
+struct NodeExtras {
+  struct Hook {
+    int64_t id;
+    uint32_t output;
+    std::function<Tensor(const Tensor&)> call;
+  };
+  std::vector<Hook> hooks;
+  std::string recorded_at;
+};
+
+/// Base of all recorded operations.
+/// Invariants: seq is larger than that of every node its edges lead to (leaf accumulators apart).
+/// Thread safety: a graph may be walked by one backward at a time.
+class Node : public RefCounted<Node> {
+ public:
+  Node(const char* name, int outputs);
+  virtual ~Node() = default;
+
+  /// Gradients of the inputs from those of the outputs (undefined: zero). Called once per backward.
+  virtual Grads backward(std::span<const Tensor> grads) = 0;
+  /// Drops saved tensors; a later backward() of this node must say so.
+  virtual void release_saved() {}
+  virtual bool accumulates() const { return false; }
+
+  const char* name() const { return name_; }
+  uint64_t seq() const { return seq_; }
+  int outputs() const { return outputs_; }
+  std::span<Edge> edges() { return {edges_, static_cast<size_t>(num_edges_)}; }
+  std::span<const Edge> edges() const { return {edges_, static_cast<size_t>(num_edges_)}; }
+  NodeExtras& extras();
+  NodeExtras* extras_if_any() const { return extras_.get(); }
+
+  /// Frees a node and, without recursion, everything that only it kept alive.
+  static void destroy(Node* node);
+
+ protected:
+  void set_edges(Edge* edges, int count) {
+    edges_ = edges;
+    num_edges_ = count;
+  }
+  uint64_t seq_;
+  bool released_ = false;
+
+ private:
+  friend class Engine;
+  friend struct RunState;
+  const char* name_;
+  Edge* edges_ = nullptr;
+  int num_edges_ = 0;
+  int outputs_;
+  std::unique_ptr<NodeExtras> extras_;
+
+  // Used by the engine while a backward runs.
+  std::atomic<void*> run_{nullptr};
+  int pending_ = 0;
+  bool needed_ = true;
+  Tensor first_grad_;
+  std::vector<Tensor> other_grads_;
+};
+
+/// Adds into the .grad of one leaf.
+class AccumulateGrad final : public Node {
+ public:
+  explicit AccumulateGrad(TensorImpl* leaf);
+  Grads backward(std::span<const Tensor> grads) override;
+  bool accumulates() const override { return true; }
+
+ private:
+  friend struct AutogradMeta;
+  TensorImpl* leaf_;  // cleared when the leaf dies first
+};
+
+/// Throws the error of using a graph whose saved tensors are gone.
+[[noreturn]] void fail_released(const Node& node);
+
+}  // namespace tarn

@@ -1,0 +1,188 @@
+// record.h - how an operation puts itself on the tape: its gradient stands beside its forward.
+//
+//   Tensor mul(const Tensor& a, const Tensor& b) {
+//     Tensor out = raw::mul(a, b);
+//     return record("mul", out, {a, b}, save(a, b), [](const Saved& s, const Tensor& g, Wants w) {
+//       return Grads(w[0] ? mul(g, s[1]) : Tensor(), w[1] ? mul(g, s[0]) : Tensor());
+//     });
+//   }
+//
+// The lambda must be trivially copyable: numbers and Shapes may be captured, tensors only through
+// save(), where they are version-checked, counted and released. Formulas call public operations, so
+// that a backward under create_graph is itself recorded. One allocation per recorded operation.
+#pragma once
+
+#include <array>
+#include <span>
+#include <type_traits>
+
+#include "tarn/autograd/meta.h"
+#include "tarn/core/free_list.h"
+
+namespace tarn {
+
+/// The saved tensors as a backward formula sees them. s[i] checks the version.
+class Saved {
+ public:
+  Saved(const SavedTensor* items, const Node& node) : items_(items), node_(node) {}
+  Tensor operator[](int i) const { return items_[i].unpack(node_); }
+
+ private:
+  const SavedTensor* items_;
+  const Node& node_;
+};
+
+template <int N>
+using SaveList = std::array<const Tensor*, N>;
+
+/// Names the tensors a backward formula needs; undefined ones stay undefined.
+template <class... T>
+SaveList<sizeof...(T)> save(const T&... tensors) {
+  return {&tensors...};
+}
+
+/// An input as record() takes it.
+class InputRef {
+ public:
+  InputRef(const Tensor& x) : tensor(&x) {}
+  const Tensor* tensor;
+};
+
+/// True if something computed from these inputs now must be recorded.
+inline bool any_requires_grad(std::span<const InputRef> inputs) {
+  if (!detail::grad_mode.enabled) return false;
+  for (const InputRef& input : inputs) {
+    if (requires_grad(*input.tensor)) return true;
+  }
+  return false;
+}
+inline bool any_requires_grad(std::span<const Tensor> inputs) {
+  if (!detail::grad_mode.enabled) return false;
+  for (const Tensor& input : inputs) {
+    if (requires_grad(input)) return true;
+  }
+  return false;
+}
+
+namespace detail {
+
+template <class F>
+inline constexpr bool takes_all_grads =
+    std::is_invocable_v<F, const Saved&, std::span<const Tensor>, Wants> &&
+    !std::is_invocable_v<F, const Saved&, const Tensor&, Wants>;
+
+template <class F, int kInputs, int kSaved>
+class RecordedNode final : public Node {
+ public:
+  RecordedNode(const char* name, int outputs, const InputRef* inputs, F fn)
+      : Node(name, outputs), fn_(fn) {
+    for (int i = 0; i < kInputs; ++i) edges_store_[i] = gradient_edge(*inputs[i].tensor);
+    set_edges(edges_store_.data(), kInputs);
+  }
+  void pack(const SaveList<kSaved>& saved) {
+    for (int i = 0; i < kSaved; ++i) saved_[i].pack(*saved[i], this);
+  }
+  Grads backward(std::span<const Tensor> grads) override {
+    if (released_) fail_released(*this);
+    const Saved saved(saved_.data(), *this);
+    if constexpr (takes_all_grads<F>) {
+      return fn_(saved, grads, Wants(edges()));
+    } else {
+      return fn_(saved, grads[0], Wants(edges()));
+    }
+  }
+  void release_saved() override {
+    if constexpr (kSaved > 0) {
+      for (SavedTensor& s : saved_) s.release();
+      released_ = true;
+    }
+  }
+  static void* operator new(size_t) { return FreeList<sizeof(RecordedNode)>::take(); }
+  static void operator delete(void* p) noexcept { FreeList<sizeof(RecordedNode)>::give(p); }
+
+ private:
+  std::array<Edge, kInputs> edges_store_;
+  std::array<SavedTensor, kSaved> saved_;
+  F fn_;
+};
+
+/// As RecordedNode for a number of inputs known only at run time (cat, stack).
+template <class F>
+class RecordedListNode final : public Node {
+ public:
+  RecordedListNode(const char* name, std::span<const Tensor> inputs, F fn)
+      : Node(name, 1), fn_(fn) {
+    for (const Tensor& x : inputs) edges_store_.push_back(gradient_edge(x));
+    set_edges(edges_store_.data(), static_cast<int>(edges_store_.size()));
+  }
+  Grads backward(std::span<const Tensor> grads) override {
+    return fn_(Saved(nullptr, *this), grads[0], Wants(edges()));
+  }
+
+ private:
+  std::vector<Edge> edges_store_;
+  F fn_;
+};
+
+/// Throws if an in-place write to x cannot be recorded: a leaf, or a view.
+void check_inplace(const char* op, const Tensor& x, bool recorded);
+
+}  // namespace detail
+
+/// Records `out = name(inputs)`. fn(saved, grad, wants) returns one gradient per input. If out is
+/// one of the inputs (an in-place operation), its history is replaced; see begin_inplace.
+template <size_t kInputs, size_t kSaved, class F>
+Tensor record(const char* name, Tensor out, const InputRef (&inputs)[kInputs],
+              const std::array<const Tensor*, kSaved>& saved, F fn) {
+  static_assert(std::is_trivially_copyable_v<F>, "capture no tensors: pass them through save()");
+  if (!any_requires_grad(std::span<const InputRef>(inputs))) return out;
+  using N = detail::RecordedNode<F, static_cast<int>(kInputs), static_cast<int>(kSaved)>;
+  N* node = new N(name, 1, inputs, fn);
+  Ref<Node> ref(node);
+  set_history(out, std::move(ref), 0);
+  node->pack(saved);
+  return out;
+}
+
+/// Records an operation with several differentiable outputs: fn(saved, span of grads, wants).
+template <size_t kInputs, size_t kSaved, class F>
+void record_outputs(const char* name, std::span<const Tensor> outs,
+                    const InputRef (&inputs)[kInputs],
+                    const std::array<const Tensor*, kSaved>& saved, F fn) {
+  static_assert(std::is_trivially_copyable_v<F>, "capture no tensors: pass them through save()");
+  if (!any_requires_grad(std::span<const InputRef>(inputs))) return;
+  using N = detail::RecordedNode<F, static_cast<int>(kInputs), static_cast<int>(kSaved)>;
+  N* node = new N(name, static_cast<int>(outs.size()), inputs, fn);
+  Ref<Node> ref(node);
+  for (size_t i = 0; i < outs.size(); ++i) set_history(outs[i], ref, static_cast<uint32_t>(i));
+  node->pack(saved);
+}
+
+/// Records an operation over a list of tensors. fn gets no saved tensors.
+template <class F>
+Tensor record_list(const char* name, Tensor out, std::span<const Tensor> inputs, F fn) {
+  static_assert(std::is_trivially_copyable_v<F>, "capture no tensors: pass them through save()");
+  if (!any_requires_grad(inputs)) return out;
+  set_history(out, Ref<Node>(new detail::RecordedListNode<F>(name, inputs, fn)), 0);
+  return out;
+}
+
+/// As record, for views: the result shares x's storage, and later recorded in-place writes to it
+/// are noticed.
+template <class F>
+Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
+  out = record(name, std::move(out), {x}, save(), fn);
+  if (AutogradMeta* meta = meta_of(out)) {
+    meta->is_view = true;
+    meta->recorded_writes = out.storage()->recorded_writes();
+  }
+  return out;
+}
+
+/// Call first in every recorded in-place operation: refuses what would give silently wrong
+/// gradients (a leaf that requires grad, a view when the write is recorded).
+inline void begin_inplace(const char* op, const Tensor& x, std::span<const InputRef> inputs) {
+  detail::check_inplace(op, x, any_requires_grad(inputs));
+}
+
+}  // namespace tarn

@@ -1,0 +1,33 @@
+// elementwise.h - slots for elementwise kernels: one pass over operands of an ElementwisePlan.
+#pragma once
+
+#include "tarn/core/elementwise.h"
+#include "tarn/core/plan.h"
+
+namespace tarn {
+
+struct ElementwiseKernels {
+  /// out = op(x). Operands {out, x}, one dtype; predicates (isnan, ...) write bool.
+  void (*unary)(UnaryOp op, const Scalars& s, const ElementwisePlan& plan, Stream stream) = nullptr;
+  /// out = grad * (d^order op / dx^order)(x), order 1..3. Operands {out, grad, x, y}: x and y only
+  /// where the functor's Saves asks for them at order 1 (an absent one repeats grad's pointer);
+  /// orders 2 and 3 read x alone.
+  void (*unary_backward)(UnaryOp op, int order, const Scalars& s, const ElementwisePlan& plan,
+                         Stream stream) = nullptr;
+  /// out = op(a, b). Operands {out, a, b}; a and b of one dtype; comparisons and logic write bool.
+  void (*binary)(BinaryOp op, const ElementwisePlan& plan, Stream stream) = nullptr;
+  /// out = cond ? a : b. Operands {out, cond (bool), a, b}.
+  void (*where)(const ElementwisePlan& plan, Stream stream) = nullptr;
+  /// out = op(a, b, c, value): addcmul, addcdiv, lerp, add_scaled ... Operands {out, a, b, c}.
+  void (*ternary)(TernaryOp op, const Scalars& s, const ElementwisePlan& plan,
+                  Stream stream) = nullptr;
+  /// out = a cast to out's dtype. Operands {out, a}. Any pair of dtypes.
+  void (*copy)(const ElementwisePlan& plan, Stream stream) = nullptr;
+  /// out = value. Operands {out}.
+  void (*fill)(const Scalar& value, const ElementwisePlan& plan, Stream stream) = nullptr;
+  /// out[i] = start + i * step over a dense 1-d out of n elements.
+  void (*arange)(const Scalar& start, const Scalar& step, const Tensor& out,
+                 Stream stream) = nullptr;
+};
+
+}  // namespace tarn

@@ -1,0 +1,28 @@
+// random.h - slots for random numbers. Counter-based: element i depends on (seed, offset + i)
+// alone.
+#pragma once
+
+#include "tarn/core/random.h"
+#include "tarn/core/tensor.h"
+
+namespace tarn {
+
+/// out is dense; element i is its i-th element in memory order. Philox4x32-10 with counter
+/// offset + i / 4 (lane i % 4) for 32-bit draws, offset + i / 2 for 64-bit draws.
+struct RandomKernels {
+  void (*uniform)(PhiloxState state, double low, double high, const Tensor& out,
+                  Stream stream) = nullptr;
+  void (*normal)(PhiloxState state, double mean, double stddev, const Tensor& out,
+                 Stream stream) = nullptr;
+  /// 1 with probability p.
+  void (*bernoulli)(PhiloxState state, double p, const Tensor& out, Stream stream) = nullptr;
+  /// Integers in [low, high).
+  void (*randint)(PhiloxState state, int64_t low, int64_t high, const Tensor& out,
+                  Stream stream) = nullptr;
+  /// y = keep ? x / (1 - p) : 0; the mask is recomputed from the state in backward (x := gy), so
+  /// nothing is saved. x and y dense in one layout.
+  void (*dropout)(PhiloxState state, double p, const Tensor& x, const Tensor& y,
+                  Stream stream) = nullptr;
+};
+
+}  // namespace tarn

@@ -1,0 +1,57 @@
+// storage.h - a block of memory that tensors view, with its version counter.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "tarn/core/allocator.h"
+#include "tarn/core/device.h"
+#include "tarn/core/free_list.h"
+#include "tarn/core/intrusive.h"
+
+namespace tarn {
+
+/// Memory shared by a tensor and its views.
+/// Invariants: data() is 64-byte aligned unless it came from outside; version() grows with every
+/// in-place write through any view, also under no_grad.
+class Storage : public RefCounted<Storage> {
+ public:
+  /// Fresh, uninitialised memory on the current stream of `device`.
+  static Ref<Storage> create(size_t bytes, Device device) {
+    return Ref<Storage>(new (detail::FreeList<sizeof(Storage)>::take()) Storage(bytes, device));
+  }
+  /// Memory owned by somebody else; `release` (may be empty) runs when the last view is gone.
+  static Ref<Storage> wrap(void* data, size_t bytes, Device device, std::function<void()> release);
+
+  void* data() const { return allocation_.ptr; }
+  size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  /// In-place writes that went on the tape: views taken before them have a stale history.
+  uint32_t recorded_writes() const { return recorded_writes_; }
+  void bump_recorded_writes() { ++recorded_writes_; }
+
+  static void destroy(Storage* s) {
+    s->~Storage();
+    detail::FreeList<sizeof(Storage)>::give(s);
+  }
+
+ private:
+  Storage(size_t bytes, Device device)
+      : allocation_(allocate(bytes, current_stream(device))), bytes_(bytes), device_(device) {}
+  Storage(void* data, size_t bytes, Device device) : bytes_(bytes), device_(device) {
+    allocation_.ptr = data;
+  }
+  ~Storage();
+
+  Allocation allocation_;
+  size_t bytes_;
+  std::function<void()>* release_ = nullptr;
+  std::atomic<uint32_t> version_{0};
+  uint32_t recorded_writes_ = 0;
+  Device device_;
+};
+
+}  // namespace tarn

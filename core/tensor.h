@@ -1,0 +1,182 @@
+// tensor.h - Tensor: sizes, strides and a dtype over a shared storage.
+//
+// A Tensor is a counted handle: copying it copies no data, and const means "this handle keeps
+// pointing there", not "these numbers stay". The core knows autograd only as one opaque slot.
+// The operations that appear as members (x.sum(), x.view()) are recorded on the tape; they are
+// defined in autograd/tensor_methods.cpp. tarn::raw::* are the same operations, unrecorded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tarn/core/device.h"
+#include "tarn/core/dtype.h"
+#include "tarn/core/shape.h"
+#include "tarn/core/storage.h"
+
+namespace tarn {
+
+enum class MemoryFormat : uint8_t { kContiguous, kChannelsLast, kPreserve };
+
+/// What autograd hangs on a tensor (autograd/meta.h). Owned by the tensor.
+struct AutogradSlot {
+  virtual ~AutogradSlot() = default;
+};
+
+/// The shared state behind a Tensor. Library code only.
+struct TensorImpl : RefCounted<TensorImpl> {
+  Ref<Storage> storage;
+  AutogradSlot* autograd = nullptr;
+  int64_t offset = 0;  // in elements
+  int64_t numel = 1;
+  Shape sizes;
+  Shape strides;  // in elements
+  DType dtype = DType::kF32;
+  bool contiguous = true;      // dense, row-major
+  bool channels_last = false;  // 4-d, dense NHWC (may hold together with contiguous)
+  bool view = false;           // made by a view operation: shares its storage by design
+
+  /// Recomputes numel and the layout flags from sizes and strides.
+  void update_layout();
+  static TensorImpl* make() {
+    return new (detail::FreeList<sizeof(TensorImpl)>::take()) TensorImpl();
+  }
+  static void destroy(TensorImpl* t) {
+    t->~TensorImpl();
+    detail::FreeList<sizeof(TensorImpl)>::give(t);
+  }
+  ~TensorImpl() { delete autograd; }
+};
+
+class Tensor {
+ public:
+  /// An undefined tensor: "none". Only defined(), assignment and printing are allowed on it.
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+  /// Wraps sizes, strides and a storage; library code only.
+  Tensor(Ref<Storage> storage, const Shape& sizes, const Shape& strides, int64_t offset,
+         DType dtype);
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  int dim() const { return impl_->sizes.dim(); }
+  const Shape& sizes() const { return impl_->sizes; }
+  const Shape& strides() const { return impl_->strides; }
+  /// Size of dimension d; negative d counts from the end. Throws IndexError.
+  int64_t size(int64_t d) const { return impl_->sizes[wrap_dim("size", d, dim())]; }
+  int64_t stride(int64_t d) const { return impl_->strides[wrap_dim("stride", d, dim())]; }
+  int64_t numel() const { return impl_->numel; }
+  int64_t storage_offset() const { return impl_->offset; }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device(); }
+  bool is_contiguous(MemoryFormat format = MemoryFormat::kContiguous) const {
+    return format == MemoryFormat::kChannelsLast ? impl_->channels_last : impl_->contiguous;
+  }
+  /// First element. Typed access checks the dtype: x.data<float>().
+  void* data() const {
+    return static_cast<char*>(impl_->storage->data()) + impl_->offset * item_size(impl_->dtype);
+  }
+  template <class T>
+  T* data() const {
+    TARN_CHECK_AS(DTypeError, dtype_of<T> == impl_->dtype, "data: the tensor holds ", impl_->dtype,
+                  "; asked for ", dtype_of<T>);
+    return static_cast<T*>(data());
+  }
+  const Ref<Storage>& storage() const { return impl_->storage; }
+  /// How often the storage was written in place.
+  uint32_t version() const { return impl_->storage->version(); }
+  void bump_version() const { impl_->storage->bump_version(); }
+  /// True if both handles are the same tensor.
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  const Ref<TensorImpl>& impl() const { return impl_; }
+  /// "[2, 3] f32 cpu", as in error messages; "undefined" for none.
+  std::string describe() const;
+  /// The single element, converted to T. Throws ShapeError unless numel() == 1.
+  template <class T = double>
+  T item() const {
+    return item_scalar().to<T>();
+  }
+  Scalar item_scalar() const;
+  /// All elements in row-major order, converted to T.
+  template <class T>
+  std::vector<T> to_vector() const;
+
+  // ---- autograd (autograd/tensor_methods.cpp)
+  bool requires_grad() const;
+  /// Marks a leaf for differentiation. Throws AutogradError on a non-leaf or a non-floating tensor.
+  Tensor& set_requires_grad(bool value = true);
+  bool is_leaf() const;
+  /// The accumulated gradient; undefined if there is none.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad);
+  /// Drops the gradient (absent, not zero: optimizers skip the parameter).
+  void zero_grad();
+  /// Keeps the gradient of a non-leaf when backward passes it.
+  void retain_grad();
+  /// Runs backward from this tensor; `gradient` may be omitted for a single element.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false,
+                bool create_graph = false) const;
+  /// The same data without history.
+  Tensor detach() const;
+  /// Calls `hook` with the gradient of this tensor; a defined return value replaces it. Returns an
+  /// id for remove_hook.
+  int64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  /// Calls `hook` with this leaf after its gradient was accumulated, once per backward.
+  int64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
+  void remove_hook(int64_t id) const;
+  /// Name of the operation that made this tensor; "" for a leaf.
+  std::string grad_fn_name() const;
+
+  // ---- operations, recorded (see autograd/functions.h for what each computes)
+  Tensor view(const Shape& sizes) const;
+  Tensor reshape(const Shape& sizes) const;
+  Tensor flatten(int64_t start = 0, int64_t end = -1) const;
+  Tensor transpose(int64_t a, int64_t b) const;
+  Tensor t() const;
+  Tensor permute(const Shape& dims) const;
+  Tensor unsqueeze(int64_t dim) const;
+  Tensor squeeze() const;
+  Tensor squeeze(int64_t dim) const;
+  Tensor expand(const Shape& sizes) const;
+  Tensor select(int64_t dim, int64_t index) const;
+  Tensor slice(int64_t dim, int64_t start, int64_t end, int64_t step = 1) const;
+  Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
+  Tensor operator[](int64_t index) const;
+  Tensor contiguous(MemoryFormat format = MemoryFormat::kContiguous) const;
+  Tensor clone() const;
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+  Tensor matmul(const Tensor& other) const;
+  Tensor sum() const;
+  Tensor sum(const Shape& dims, bool keepdim = false) const;
+  Tensor mean() const;
+  Tensor mean(const Shape& dims, bool keepdim = false) const;
+  Tensor exp() const;
+  Tensor log() const;
+  Tensor sqrt() const;
+  Tensor abs() const;
+  Tensor pow(const Scalar& exponent) const;
+  Tensor relu() const;
+  Tensor sigmoid() const;
+  Tensor tanh() const;
+  Tensor argmax(int64_t dim) const;
+  /// In-place; each returns the tensor itself.
+  Tensor& fill_(const Scalar& value);
+  Tensor& zero_();
+  Tensor& copy_(const Tensor& source);
+  Tensor& add_(const Tensor& other, double alpha = 1);
+  Tensor& sub_(const Tensor& other, double alpha = 1);
+  Tensor& mul_(const Tensor& other);
+  Tensor& mul_(const Scalar& value);
+  Tensor& div_(const Tensor& other);
+
+ private:
+  Ref<TensorImpl> impl_;
+};
+
+/// Prints values, shape, dtype and device, as PyTorch lays them out.
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+}  // namespace tarn
