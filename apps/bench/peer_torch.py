@@ -1,0 +1,236 @@
+#!/usr/bin/python3
+# peer_torch.py - the training steps and operators of tarn-bench, run in PyTorch tuned as well as it goes.
+"""Peer benchmark: same flags and same keys as tarn-bench, measured with PyTorch.
+
+    peer_torch.py train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --threads 2 --json
+    peer_torch.py ops --json
+
+Best tuned means, in the order of what it buys: glibc's malloc keeps freed memory and asks for huge
+pages (fresh pages cost more than the arithmetic), convolution nets run in channels_last, OpenBLAS
+picks its own kernels (OPENBLAS_* unset), gradients are dropped instead of zeroed. Those of them that
+are environment variables must be set before the process starts, so the script executes itself once.
+--plain measures PyTorch as it comes.
+"""
+import argparse
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+
+KEEP = str(8 << 30)  # bytes: above this malloc may still return memory to the system
+TUNED_ENV = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_MMAP_THRESHOLD_": KEEP,
+    "MALLOC_TRIM_THRESHOLD_": KEEP,
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
+MARK = "TARN_PEER_TUNED"
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="time full training steps")
+    train.add_argument("--model", choices=["resnet18", "resnet50", "mlp"], default="resnet18")
+    train.add_argument("--stem", choices=["cifar", "imagenet"], default="cifar")
+    train.add_argument("--input", default="3x32x32", help="CxHxW (not used by mlp)")
+    train.add_argument("--batch", type=int, default=64)
+    train.add_argument("--steps", type=int, default=0, help="timed steps (default: by model)")
+    ops = commands.add_parser("ops", help="time single operators")
+    ops.add_argument("--filter", default="", help="only operators whose name contains this")
+    for command in (train, ops):
+        command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+        command.add_argument("--threads", type=int, default=2)
+        command.add_argument("--json", action="store_true", help="JSON instead of a line of text")
+        command.add_argument("--plain", action="store_true", help="default malloc, no tuning")
+    return parser.parse_args()
+
+
+def restart_tuned(args):
+    """Executes this script again under the tuned environment; returns in the second process."""
+    if os.environ.get(MARK):
+        return
+    env = {k: v for k, v in os.environ.items() if args.plain or not k.startswith("OPENBLAS_")}
+    if not args.plain:
+        env.update(TUNED_ENV)
+    env.update({"OMP_NUM_THREADS": str(args.threads), MARK: "1"})
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable] + sys.argv, env)
+
+
+def import_torch():
+    try:
+        import torch
+        import torchvision
+    except ImportError as error:
+        sys.exit(f"peer_torch: {sys.executable} cannot import PyTorch ({error}); "
+                 "install python3-torch and python3-torchvision and run with that python3")
+    return torch, torchvision
+
+
+def build_net(torch, torchvision, args):
+    """Returns the network, one fixed batch (x, y) and the name of the step."""
+    torch.manual_seed(0)
+    nn = torch.nn
+    if args.model == "mlp":
+        net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+        x, classes, name = torch.randn(args.batch, 32), 10, f"mlp-32-64-10-b{args.batch}"
+    else:
+        channels, height, width = (int(v) for v in args.input.split("x"))
+        classes = 10 if args.stem == "cifar" else 1000
+        net = getattr(torchvision.models, args.model)(num_classes=classes)
+        if args.stem == "cifar":
+            net.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+            net.maxpool = nn.Identity()
+        elif channels != 3:
+            sys.exit("peer_torch: --stem imagenet needs an input of 3 channels")
+        net = net.to(memory_format=torch.channels_last)
+        x = torch.randn(args.batch, channels, height, width)
+        x = x.contiguous(memory_format=torch.channels_last)
+        name = f"{args.model}-{args.stem}-{args.input}-b{args.batch}"
+    return net.train(), x, torch.randint(classes, (args.batch,)), name
+
+
+def bench_train(torch, torchvision, args):
+    net, x, y, name = build_net(torch, torchvision, args)
+    momentum = 0.0 if args.model == "mlp" else 0.9
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=momentum, foreach=False)
+    half = args.dtype == "bfloat16"
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        if half:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = torch.nn.functional.cross_entropy(net(x), y)
+        else:
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    small = args.model == "mlp"
+    for _ in range(200 if small else 3):  # oneDNN builds its primitives in the first steps
+        step()
+    times = []
+    for _ in range(args.steps or (5000 if small else 9)):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    median = statistics.median(times)
+    return {
+        "name": name,
+        "median_s": median,
+        "best_s": min(times),
+        "items_per_s": args.batch / median,
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "threads": args.threads,
+        "dtype": args.dtype,
+    }
+
+
+def time_call(call, seconds=0.15, samples=7):
+    """Median time of one call in seconds: `samples` loops that last about `seconds` together."""
+    call()
+    start = time.perf_counter()
+    call()
+    once = time.perf_counter() - start
+    loops = max(1, min(100000, int(seconds / samples / max(once, 1e-7))))
+    times = []
+    for _ in range(samples):
+        start = time.perf_counter()
+        for _ in range(loops):
+            call()
+        times.append((time.perf_counter() - start) / loops)
+    return statistics.median(times)
+
+
+def op_cases(torch, dtype):
+    """Yields (name, shape, call, bytes or None, flops or None).
+
+    Bytes are the least an operator must move: each input read once, the output written once.
+    """
+    functional = torch.nn.functional
+    size = torch.empty(0, dtype=dtype).element_size()
+
+    def rand(*shape):
+        return torch.randn(*shape).to(dtype)
+
+    for n in (1 << 16, 1 << 20, 1 << 24):
+        a, b = rand(n), rand(n)
+        yield "add", [n], lambda: a + b, 3 * n * size, None
+        yield "mul", [n], lambda: a * b, 3 * n * size, None
+        yield "exp", [n], lambda: a.exp(), 2 * n * size, None
+        yield "gelu", [n], lambda: functional.gelu(a), 2 * n * size, None
+        yield "sum", [n], lambda: a.sum(), n * size, None
+    for rows, cols in ((512, 768), (4096, 1024), (256, 50257)):
+        a, w, b = rand(rows, cols), rand(cols), rand(cols)
+        moved = 2 * rows * cols * size
+        yield "softmax", [rows, cols], lambda: a.softmax(-1), moved, None
+        yield "layer_norm", [rows, cols], lambda: functional.layer_norm(a, [cols], w, b), moved, None
+    for shape in ((64, 64, 32, 32), (64, 512, 4, 4), (8, 64, 112, 112)):
+        a = rand(*shape).contiguous(memory_format=torch.channels_last)
+        mean, var = torch.zeros(shape[1]), torch.ones(shape[1])
+        w, b = torch.ones(shape[1]), torch.zeros(shape[1])
+        yield ("batch_norm", list(shape), lambda: functional.batch_norm(a, mean, var, w, b, True),
+               2 * a.numel() * size, None)
+    for m, k, n in ((64, 64, 64), (256, 256, 256), (1024, 1024, 1024), (2048, 2048, 2048),
+                    (32, 784, 128), (256, 768, 3072)):
+        a, b = rand(m, k), rand(k, n)
+        yield "matmul", [m, k, n], lambda: a @ b, None, 2 * m * k * n
+    for n, c, hw, k, kernel, stride in ((64, 64, 32, 64, 3, 1), (64, 128, 16, 128, 3, 1),
+                                        (64, 256, 8, 256, 3, 1), (64, 512, 4, 512, 3, 1),
+                                        (64, 64, 32, 128, 3, 2), (8, 64, 56, 256, 1, 1),
+                                        (8, 3, 224, 64, 7, 2)):
+        a = rand(n, c, hw, hw).contiguous(memory_format=torch.channels_last)
+        w = rand(k, c, kernel, kernel).contiguous(memory_format=torch.channels_last)
+        pad, out = kernel // 2, (hw + 2 * (kernel // 2) - kernel) // stride + 1
+        flops = 2 * n * k * out * out * c * kernel * kernel
+        shape = [n, c, hw, hw, k, kernel, stride]
+        grad = rand(n, k, out, out).contiguous(memory_format=torch.channels_last)
+        yield "conv2d", shape, lambda: functional.conv2d(a, w, None, stride, pad), None, flops
+        args = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, [True, True, False])
+        yield ("conv2d_backward", shape,
+               lambda: torch.ops.aten.convolution_backward(grad, a, w, None, *args), None, 2 * flops)
+
+
+def bench_ops(torch, args):
+    dtype = getattr(torch, args.dtype)
+    rows = []
+    with torch.no_grad():
+        for name, shape, call, moved, flops in op_cases(torch, dtype):
+            if args.filter in name:
+                seconds = time_call(call)
+                rate = {"gbps": moved / seconds / 1e9} if moved else {"gflops": flops / seconds / 1e9}
+                rows.append({"name": name, "shape": shape, "median_us": seconds * 1e6, **rate})
+    a, b = torch.randn(16), torch.randn(16)
+    recorded = a.clone().requires_grad_()
+    for name, call in (("add_16", lambda: a + b), ("add_16_recorded", lambda: recorded + b)):
+        if args.filter in name:
+            seconds = time_call(call)
+            rows.append({"name": name, "shape": [16], "median_us": seconds * 1e6,
+                         "gbps": 3 * 16 * 4 / seconds / 1e9})
+    return rows
+
+
+def main():
+    args = parse_args()
+    restart_tuned(args)
+    torch, torchvision = import_torch()
+    torch.set_num_threads(args.threads)
+    if args.command == "ops":
+        for row in bench_ops(torch, args):
+            rate = "gbps" if "gbps" in row else "gflops"
+            print(json.dumps(row) if args.json else
+                  f"{row['name']:16} {str(row['shape']):28} {row['median_us']:12.2f} us "
+                  f"{row[rate]:9.1f} {'GB/s' if rate == 'gbps' else 'GFLOP/s'}", flush=True)
+        return
+    row = bench_train(torch, torchvision, args)
+    print(json.dumps(row) if args.json else
+          f"{row['name']}: {row['median_s'] * 1e3:.3f} ms/step (best {row['best_s'] * 1e3:.3f}), "
+          f"{row['items_per_s']:.1f} items/s, {row['rss_mib']:.0f} MiB, {args.threads} threads")
+
+
+if __name__ == "__main__":
+    main()
