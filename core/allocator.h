@@ -64,7 +64,8 @@ struct MemoryStats {
 };
 MemoryStats memory_stats(Device device = kCPU);
 void reset_peak_memory(Device device = kCPU);
-/// Returns every cached block to the system.
+/// Returns what is cached to the system, apart from small blocks that other threads keep for
+/// themselves (up to 64 KiB each, a few MiB per thread).
 void empty_cache(Device device = kCPU);
 /// Limits the bytes reserved on a device; 0 removes the limit.
 void set_memory_limit(size_t bytes, Device device = kCPU);
@@ -73,7 +74,7 @@ std::string memory_summary(Device device = kCPU);
 
 namespace detail {
 /// The operation that this thread is in, for owners in reports; set by OpScope (profiler.h).
-extern thread_local const char* current_op;
+extern constinit thread_local const char* current_op;
 }  // namespace detail
 
 }  // namespace tarn

@@ -1,0 +1,248 @@
+// block_pool.cpp - best fit, split and merge.
+#include "tarn/core/block_pool.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "tarn/core/backend.h"
+#include "tarn/core/poison.h"
+
+namespace tarn::detail {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kGranularity = 512;
+constexpr size_t kSmallLimit = kMiB;
+constexpr size_t kSmallSegment = 2 * kMiB;
+constexpr size_t kMediumLimit = 10 * kMiB;
+constexpr size_t kMediumSegment = 20 * kMiB;
+
+size_t round_up(size_t n, size_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+/// The remainder of a large block is worth keeping only if a large request could ever use it.
+bool worth_splitting(size_t rest, bool small) {
+  return small ? rest >= kGranularity : rest > kSmallLimit;
+}
+
+}  // namespace
+
+Block* BlockPool::take(size_t bytes, void* stream, MemoryTag tag, const char* op, bool slab,
+                       bool repeated) {
+  if (bytes > SIZE_MAX / 2) return nullptr;  // rounding would overflow
+  const size_t size = round_up(bytes, kGranularity);
+  const bool small = size <= kSmallLimit;
+  const std::lock_guard lock(mutex_);
+  if (!slab && !repeated) ++stats_.allocations;
+  Block* block = find(size, stream, small);
+  if (!block) {
+    block = grow(size, stream, small);
+    if (!block) return nullptr;
+    if (!repeated) ++stats_.system_calls;
+  }
+  free_[small].erase(block);
+  split(block, size);
+  block->free = false;
+  block->requested = bytes;
+  block->tag = tag;
+  block->op = op;
+  block->slab = slab;
+  if (!slab) count(tag, static_cast<int64_t>(bytes));
+  if (device_.is_cpu() && !slab) unpoison(block->ptr, bytes);
+  return block;
+}
+
+void BlockPool::give(Block* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (device_.is_cpu()) poison(block->ptr, block->size);
+  if (!block->slab) count(block->tag, -static_cast<int64_t>(block->requested));
+  block->free = true;
+  block->requested = 0;
+  FreeSet& set = free_[block->segment->small];
+  if (block->next && block->next->free) {
+    set.erase(block->next);
+    merge_next(block);
+  }
+  if (block->previous && block->previous->free) {
+    block = block->previous;
+    set.erase(block);
+    merge_next(block);
+  }
+  set.insert(block);
+}
+
+Block* BlockPool::find(size_t size, void* stream, bool small) {
+  Segment key_segment{nullptr, 0, stream, small, nullptr};
+  Block key;
+  key.size = size;
+  key.segment = &key_segment;
+  const auto found = free_[small].lower_bound(&key);
+  if (found == free_[small].end() || (*found)->segment->stream != stream) return nullptr;
+  return *found;
+}
+
+Block* BlockPool::grow(size_t size, void* stream, bool small) {
+  const size_t exact = round_up(size, kSmallSegment);
+  size_t bytes = small ? kSmallSegment : size <= kMediumLimit ? kMediumSegment : exact;
+  const auto fits = [&](size_t b) {
+    return limit_ == 0 || static_cast<size_t>(stats_.reserved) + b <= limit_;
+  };
+  if (!fits(bytes)) bytes = exact;
+  if (!fits(bytes)) return nullptr;
+  Backend& system = backend(device_.type);
+  void* ptr = system.system_allocate(bytes, device_.index);
+  if (!ptr && bytes != exact) ptr = system.system_allocate(bytes = exact, device_.index);
+  if (!ptr) return nullptr;
+  if (device_.is_cpu()) poison(ptr, bytes);
+
+  auto* segment = new Segment{static_cast<char*>(ptr), bytes, stream, small, nullptr};
+  auto* block = new Block;
+  block->ptr = segment->ptr;
+  block->size = bytes;
+  block->segment = segment;
+  block->free = true;
+  segment->first = block;
+  segments_[segment->ptr] = segment;
+  free_[small].insert(block);
+  stats_.reserved += static_cast<int64_t>(bytes);
+  stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
+  return block;
+}
+
+void BlockPool::split(Block* block, size_t size) {
+  const bool small = block->segment->small;
+  if (!worth_splitting(block->size - size, small)) return;
+  auto* rest = new Block;
+  rest->ptr = block->ptr + size;
+  rest->size = block->size - size;
+  rest->segment = block->segment;
+  rest->previous = block;
+  rest->next = block->next;
+  rest->free = true;
+  if (rest->next) rest->next->previous = rest;
+  block->next = rest;
+  block->size = size;
+  free_[small].insert(rest);
+}
+
+void BlockPool::merge_next(Block* block) {
+  Block* gone = block->next;
+  block->size += gone->size;
+  block->next = gone->next;
+  if (block->next) block->next->previous = block;
+  delete gone;
+}
+
+void BlockPool::release_cached() {
+  const std::lock_guard lock(mutex_);
+  const auto cached = [](const Segment* s) { return s->first->free && !s->first->next; };
+  const bool any = std::any_of(segments_.begin(), segments_.end(),
+                               [&](const auto& entry) { return cached(entry.second); });
+  if (!any) return;
+  // Work that still reads this memory may be queued.
+  backend(device_.type).synchronize_device(device_.index);
+  for (auto it = segments_.begin(); it != segments_.end();) {
+    Segment* segment = it->second;
+    if (!cached(segment)) {
+      ++it;
+      continue;
+    }
+    free_[segment->small].erase(segment->first);
+    if (device_.is_cpu()) unpoison(segment->ptr, segment->size);
+    backend(device_.type).system_free(segment->ptr, segment->size, device_.index);
+    stats_.reserved -= static_cast<int64_t>(segment->size);
+    delete segment->first;
+    delete segment;
+    it = segments_.erase(it);
+  }
+}
+
+void BlockPool::count(MemoryTag tag, int64_t bytes) {
+  stats_.allocated += bytes;
+  stats_.by_tag[static_cast<int>(tag)] += bytes;
+  note_peak(stats_.allocated);
+}
+
+void BlockPool::note_peak(int64_t allocated) {
+  if (allocated <= stats_.peak_allocated) return;
+  stats_.peak_allocated = allocated;
+  std::copy(std::begin(stats_.by_tag), std::end(stats_.by_tag), std::begin(stats_.peak_by_tag));
+}
+
+void BlockPool::add(const LedgerDelta& delta) {
+  const std::lock_guard lock(mutex_);
+  const int64_t before = stats_.allocated;
+  for (int i = 0; i < kNumMemoryTags; ++i) {
+    stats_.by_tag[i] += delta.by_tag[i];
+    stats_.allocated += delta.by_tag[i];
+  }
+  stats_.allocations += delta.allocations;
+  note_peak(before + delta.highest);
+}
+
+MemoryStats BlockPool::stats(const LedgerDelta& pending) {
+  const std::lock_guard lock(mutex_);
+  MemoryStats s = stats_;
+  for (int i = 0; i < kNumMemoryTags; ++i) {
+    s.by_tag[i] += pending.by_tag[i];
+    s.allocated += pending.by_tag[i];
+  }
+  s.allocations += pending.allocations;
+  s.peak_allocated = std::max(s.peak_allocated, s.allocated);
+  return s;
+}
+
+void BlockPool::reset_peak(const LedgerDelta& pending) {
+  const std::lock_guard lock(mutex_);
+  stats_.peak_reserved = stats_.reserved;
+  stats_.peak_allocated = stats_.allocated;
+  for (int i = 0; i < kNumMemoryTags; ++i) {
+    stats_.peak_allocated += pending.by_tag[i];
+    stats_.peak_by_tag[i] = stats_.by_tag[i] + pending.by_tag[i];
+  }
+}
+
+void BlockPool::set_limit(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+}
+
+size_t BlockPool::limit() {
+  const std::lock_guard lock(mutex_);
+  return limit_;
+}
+
+size_t BlockPool::largest_free() {
+  const std::lock_guard lock(mutex_);
+  size_t largest = 0;
+  for (const FreeSet& set : free_) {
+    for (const Block* block : set) largest = std::max(largest, block->size);
+  }
+  return largest;
+}
+
+std::vector<MemoryOwner> BlockPool::owners() {
+  const std::lock_guard lock(mutex_);
+  std::unordered_map<std::string, MemoryOwner> by_op;
+  for (const auto& [ptr, segment] : segments_) {
+    for (const Block* block = segment->first; block; block = block->next) {
+      if (block->free || block->slab) continue;
+      MemoryOwner& owner = by_op[block->op ? block->op : "(no operation)"];
+      owner.bytes += static_cast<int64_t>(block->requested);
+      ++owner.blocks;
+    }
+  }
+  std::vector<MemoryOwner> owners;
+  for (auto& [op, owner] : by_op) {
+    owner.op = op;
+    owners.push_back(owner);
+  }
+  std::sort(owners.begin(), owners.end(), [](const MemoryOwner& a, const MemoryOwner& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.op < b.op;
+  });
+  return owners;
+}
+
+}  // namespace tarn::detail
