@@ -9,9 +9,9 @@ namespace tarn {
 struct ElementwiseKernels {
   /// out = op(x). Operands {out, x}, one dtype; predicates (isnan, ...) write bool.
   void (*unary)(UnaryOp op, const Scalars& s, const ElementwisePlan& plan, Stream stream) = nullptr;
-  /// out = grad * (d^order op / dx^order)(x), order 1..3. Operands {out, grad, x, y}: x and y only
-  /// where the functor's Saves asks for them at order 1 (an absent one repeats grad's pointer);
-  /// orders 2 and 3 read x alone.
+  /// out = grad * (d^order op / dx^order), order 1..3. Operands {out, grad, x, y}: at every order
+  /// only the one that unary_info(op).saves names is read (kInput x, kOutput y, kNone neither); an
+  /// absent one repeats grad's tensor. So relu or tanh need not keep x for a second derivative.
   void (*unary_backward)(UnaryOp op, int order, const Scalars& s, const ElementwisePlan& plan,
                          Stream stream) = nullptr;
   /// out = op(a, b). Operands {out, a, b}; a and b of one dtype; comparisons and logic write bool.
