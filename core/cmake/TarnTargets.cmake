@@ -7,7 +7,24 @@ file(MAKE_DIRECTORY ${TARN_INCLUDE_TREE}/tarn)
 foreach(folder core autograd nn optim dist data cuda apps tests)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TARN_INCLUDE_TREE}/tarn/${folder} SYMBOLIC)
 endforeach()
-configure_file(${PROJECT_SOURCE_DIR}/core/cmake/tarn.h.in ${TARN_INCLUDE_TREE}/tarn/tarn.h COPYONLY)
+
+# tarn.h: what a user of the library calls. Headers for those who extend it are left out.
+set(TARN_FOLDERS core autograd nn optim data)
+file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/nn/*.h ${PROJECT_SOURCE_DIR}/nn/models/*.h
+     ${PROJECT_SOURCE_DIR}/optim/*.h ${PROJECT_SOURCE_DIR}/data/*.h)
+set(TARN_INCLUDES "")
+foreach(header
+        core/error.h core/dtype.h core/shape.h core/device.h core/allocator.h core/tensor.h
+        core/factory.h core/random.h core/parallel.h core/profiler.h core/print.h core/serialize.h
+        autograd/grad_mode.h autograd/functions.h autograd/engine.h autograd/custom.h
+        autograd/anomaly.h autograd/gradcheck.h ${headers})
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
+    string(APPEND TARN_INCLUDES "#include \"tarn/${header}\"\n")
+  endif()
+endforeach()
+string(STRIP "${TARN_INCLUDES}" TARN_INCLUDES)
+configure_file(${PROJECT_SOURCE_DIR}/core/cmake/tarn.h.in ${TARN_INCLUDE_TREE}/tarn/tarn.h @ONLY)
 
 # Flags for tarn's own sources. errno and floating-point traps off lets the compiler vectorise;
 # NaN and infinity keep their meaning, so never -ffast-math.
@@ -50,21 +67,28 @@ function(tarn_finish_library)
   target_include_directories(tarn PUBLIC $<BUILD_INTERFACE:${TARN_INCLUDE_TREE}>
                                          $<INSTALL_INTERFACE:include>)
   target_compile_features(tarn PUBLIC cxx_std_20)
-  target_link_libraries(tarn PRIVATE $<BUILD_INTERFACE:tarn_flags> Threads::Threads
-                                     OpenMP::OpenMP_CXX Eigen3::Eigen nlohmann_json::nlohmann_json
-                                     ZLIB::ZLIB)
+  # Those who link tarn need what its binary calls, but not its header-only tools.
+  target_link_libraries(tarn PRIVATE Threads::Threads OpenMP::OpenMP_CXX ZLIB::ZLIB
+                                     $<BUILD_INTERFACE:tarn_flags> $<BUILD_INTERFACE:Eigen3::Eigen>
+                                     $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  set_target_properties(tarn PROPERTIES VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  get_target_property(type tarn TYPE)
+  if(type STREQUAL "SHARED_LIBRARY")  # calls inside the library need not be replaceable from outside
+    target_compile_options(tarn PRIVATE -fno-semantic-interposition)
+  endif()
   if(TARN_SANITIZE)
     target_link_options(tarn PUBLIC -fsanitize=${TARN_SANITIZE})
   endif()
-  if(dnnl_FOUND)
-    target_link_libraries(tarn PRIVATE DNNL::dnnl)
+  if(OneDNN_FOUND)
+    target_link_libraries(tarn PRIVATE OneDNN::OneDNN)
     target_compile_definitions(tarn PRIVATE TARN_HAVE_DNNL=1)
   endif()
 endfunction()
 
 function(tarn_print_summary)
-  if(dnnl_FOUND)
-    set(dnnl "oneDNN ${dnnl_VERSION}")
+  if(OneDNN_FOUND)
+    set(dnnl "${OneDNN_VERSION}")
   else()
     set(dnnl "not found: convolutions and large matmuls use Eigen and are slower (libdnnl-dev)")
   endif()

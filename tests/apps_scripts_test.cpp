@@ -1,0 +1,140 @@
+// apps_scripts_test.cpp - apps/quickstart and tests/run on machines that lack this or that.
+//
+// The scripts run with a PATH of their own: links to the few system tools they need, and fakes of
+// dpkg-query, apt-get, sudo, cmake and id that say what each test wants to hear.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class Scripts : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "tarn-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder = pattern;
+    fs::create_directory(folder / "bin");
+    for (const char* tool : {"bash", "env", "dirname", "basename", "sed", "awk", "sort", "head",
+                             "nproc", "cat", "printf"}) {
+      for (const char* place : {"/bin", "/usr/bin"}) {
+        const fs::path real = fs::path(place) / tool;
+        if (fs::exists(real) && !fs::exists(folder / "bin" / tool)) {
+          fs::create_symlink(real, folder / "bin" / tool);
+        }
+      }
+    }
+    // A bare Debian: nothing installed, root, a network.
+    fake("dpkg-query", "exit 1");
+    fake("apt-get", "echo \"apt-get $*\"");
+    fake("id", "echo 0");
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  void fake(const std::string& name, const std::string& body) {
+    const fs::path path = folder / "bin" / name;
+    std::ofstream(path) << "#!/bin/bash\n" << body << "\n";
+    fs::permissions(path, fs::perms::owner_all);
+  }
+
+  // Runs a script; keeps what it printed (both streams) and its exit code.
+  void run(const std::string& command) {
+    const std::string line = "cd '" + std::string(TARN_SOURCE_DIR) + "' && env -i PATH='" +
+                             (folder / "bin").string() + "' TARN_BUILD_DIR='" +
+                             (folder / "build").string() + "' " + command + " 2>&1";
+    out.clear();
+    FILE* pipe = popen(line.c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    char buffer[512];
+    while (std::fgets(buffer, sizeof buffer, pipe)) out += buffer;
+    code = WEXITSTATUS(pclose(pipe));
+  }
+  bool has(const std::string& text) const { return out.find(text) != std::string::npos; }
+
+  fs::path folder;
+  std::string out;
+  int code = -1;
+};
+
+TEST_F(Scripts, quickstart_shows_every_command_of_a_bare_machine) {
+  run("apps/quickstart --dry-run --epochs 1");
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_TRUE(has("  env DEBIAN_FRONTEND=noninteractive apt-get update -q\n")) << out;
+  EXPECT_TRUE(has("apt-get install -y -q --no-install-recommends g++ cmake ninja-build ")) << out;
+  EXPECT_TRUE(has(" dataset-fashion-mnist\n")) << out;
+  EXPECT_TRUE(has("  cmake --preset release -DTARN_BUILD_APPS=ON -DTARN_BUILD_TESTS=OFF\n")) << out;
+  EXPECT_TRUE(has("--target tarn-resnet\n")) << out;
+  EXPECT_TRUE(has("  build/bin/tarn-resnet --data-path fashion-mnist ")) << out;
+  EXPECT_TRUE(out.ends_with(" --epochs 1\n")) << out;
+  EXPECT_FALSE(has("sudo")) << out;
+}
+
+TEST_F(Scripts, sudo_is_used_only_when_not_root) {
+  fake("id", "echo 1000");
+  run("apps/quickstart --dry-run");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("needs root, and there is no sudo\n  As root: apt-get install g++")) << out;
+  fake("sudo", "exit 9");
+  run("apps/quickstart --dry-run");
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(has("  sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q\n")) << out;
+}
+
+TEST_F(Scripts, nothing_is_installed_or_configured_twice) {
+  fake("dpkg-query", "echo installed");
+  fake("cmake", "echo cmake version 3.25.1");
+  fs::create_directory(folder / "build");
+  std::ofstream(folder / "build/CMakeCache.txt")
+      << "CMAKE_HOME_DIRECTORY:INTERNAL=" << TARN_SOURCE_DIR << "\nTARN_BUILD_APPS:BOOL=ON\n"
+      << "TARN_BUILD_TESTS:BOOL=OFF\n";
+  std::ofstream(folder / "build/build.ninja") << "";
+  run("apps/quickstart --dry-run");
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_TRUE(out.starts_with("==> Building tarn-resnet")) << out;
+  run("tests/run --help");
+  EXPECT_EQ(code, 0);
+  run("DRY_RUN=1 tests/run -R matmul");  // the same build folder, with tests switched on
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_TRUE(has("==> Configuring in build/ (-DTARN_BUILD_TESTS=ON)\n")) << out;
+  EXPECT_TRUE(has("--output-on-failure -j2 -R matmul\n")) << out;
+}
+
+TEST_F(Scripts, a_system_without_apt_gets_the_list_of_packages) {
+  fs::remove(folder / "bin/apt-get");
+  run("apps/quickstart");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("quickstart: error: this system has no apt-get")) << out;
+  EXPECT_TRUE(has("g++ cmake ninja-build libeigen3-dev")) << out;
+}
+
+TEST_F(Scripts, a_machine_without_a_network_is_told_so) {
+  fake("apt-get", "echo 'E: could not resolve' >&2; exit 100");
+  run("apps/quickstart");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("apt-get update failed: is there a network?\n  Missing packages: g++")) << out;
+}
+
+TEST_F(Scripts, an_old_cmake_is_named) {
+  fake("cmake", "echo cmake version 3.18.4");
+  run("apps/quickstart");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("CMake 3.25 or newer is needed; found: cmake version 3.18.4")) << out;
+}
+
+TEST_F(Scripts, a_build_folder_of_another_tree_is_named) {
+  fake("dpkg-query", "echo installed");
+  fs::create_directory(folder / "build");
+  std::ofstream(folder / "build/CMakeCache.txt") << "CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n";
+  run("apps/quickstart");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("was configured for /elsewhere\n  Remove it and run this again.")) << out;
+}
+
+}  // namespace
