@@ -43,8 +43,13 @@ struct Stream {
   }
 };
 
+namespace detail {
+Stream current_cuda_stream(Device device);
+}
 /// The stream that operations of this thread use on a device.
-Stream current_stream(Device device);
+inline Stream current_stream(Device device) {
+  return device.is_cpu() ? Stream{device, nullptr} : detail::current_cuda_stream(device);
+}
 
 /// Makes `stream` current on its device for this thread, until the guard ends.
 class StreamGuard {

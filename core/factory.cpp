@@ -1,0 +1,159 @@
+// factory.cpp - tensors from nothing.
+#include "tarn/core/factory.h"
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "tarn/core/kernels.h"
+#include "tarn/core/profiler.h"
+#include "tarn/core/raw_elementwise.h"
+
+namespace tarn {
+namespace {
+
+Tensor make(const char* op, const Shape& sizes, const Shape& strides, DType dtype, Device device) {
+  const int64_t numel = checked_numel(op, sizes);
+  int64_t bytes = 0;
+  TARN_CHECK_AS(ShapeError, !__builtin_mul_overflow(numel, item_size(dtype), &bytes), op,
+                ": more bytes than 64 bits can count; got ", sizes, " ", dtype);
+  return Tensor(Storage::create(static_cast<size_t>(bytes), device), sizes, strides, 0, dtype);
+}
+
+// Dense strides with the dimensions in the order in which `like` walks memory.
+Shape strides_in_order_of(const Tensor& like) {
+  const Shape& sizes = like.sizes();
+  int order[kMaxDims];
+  std::iota(order, order + sizes.dim(), 0);
+  std::stable_sort(order, order + sizes.dim(),
+                   [&](int a, int b) { return like.strides()[a] > like.strides()[b]; });
+  Shape strides = Shape::filled(sizes.dim(), 1);
+  int64_t step = 1;
+  for (int k = sizes.dim() - 1; k >= 0; --k) {
+    strides[order[k]] = step;
+    step *= std::max<int64_t>(sizes[order[k]], 1);
+  }
+  return strides;
+}
+
+}  // namespace
+
+Tensor empty(const Shape& sizes, const TensorOptions& options) {
+  const Shape strides = options.format == MemoryFormat::kChannelsLast
+                            ? channels_last_strides(sizes)
+                            : contiguous_strides(sizes);
+  return make("empty", sizes, strides, options.dtype, options.device);
+}
+
+Tensor empty_strided(const Shape& sizes, const Shape& strides, const TensorOptions& options) {
+  TARN_CHECK_AS(ShapeError, sizes.dim() == strides.dim(),
+                "empty_strided: as many strides as sizes; got sizes=", sizes, ", strides=", strides);
+  int64_t span = checked_numel("empty_strided", sizes) == 0 ? 0 : 1;
+  for (int i = 0; span && i < sizes.dim(); ++i) {
+    TARN_CHECK_AS(ShapeError, strides[i] >= 0, "empty_strided: strides must not be negative; got ",
+                  strides);
+    span += (sizes[i] - 1) * strides[i];
+  }
+  const auto bytes = static_cast<size_t>(span * item_size(options.dtype));
+  return Tensor(Storage::create(bytes, options.device), sizes, strides, 0, options.dtype);
+}
+
+Tensor empty_like(const Tensor& like, DType dtype) {
+  const Shape strides =
+      like.is_contiguous() ? contiguous_strides(like.sizes()) : strides_in_order_of(like);
+  return make("empty_like", like.sizes(), strides, dtype, like.device());
+}
+Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
+
+Tensor full(const Shape& sizes, const Scalar& value, const TensorOptions& options) {
+  Tensor out = empty(sizes, options);
+  raw::fill_(out, value);
+  return out;
+}
+Tensor zeros(const Shape& sizes, const TensorOptions& options) { return full(sizes, 0, options); }
+Tensor ones(const Shape& sizes, const TensorOptions& options) { return full(sizes, 1, options); }
+
+Tensor full_like(const Tensor& like, const Scalar& value) {
+  Tensor out = empty_like(like);
+  raw::fill_(out, value);
+  return out;
+}
+Tensor zeros_like(const Tensor& like) { return full_like(like, 0); }
+Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
+
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
+              const TensorOptions& options) {
+  const bool integral = !start.is_floating() && !end.is_floating() && !step.is_floating();
+  const double span = end.to_double() - start.to_double();
+  TARN_CHECK_AS(ValueError, step.to_double() != 0 && span * step.to_double() >= 0,
+                "arange: step must lead from start to end; got start=", start, ", end=", end,
+                ", step=", step);
+  int64_t n = static_cast<int64_t>(std::ceil(span / step.to_double()));
+  if (integral) {  // exact beyond 2^53 as well
+    const int64_t s = step.to_int64(), d = end.to_int64() - start.to_int64();
+    n = d / s + (d % s != 0);
+  }
+  Tensor out = empty({n}, options);
+  if (n > 0) TARN_KERNEL(elementwise, arange, out.device(), start, step, out);
+  return out;
+}
+Tensor arange(int64_t end, const TensorOptions& options) { return arange(0, end, 1, options); }
+
+Tensor linspace(double start, double end, int64_t steps, const TensorOptions& options) {
+  TARN_CHECK_AS(ValueError, steps >= 0, "linspace: steps must not be negative; got ", steps);
+  // Each half counts from its own end, so both ends are exact.
+  std::vector<double> values(static_cast<size_t>(steps));
+  const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+  for (int64_t i = 0; i < steps; ++i) {
+    values[i] = i < (steps + 1) / 2 ? start + step * static_cast<double>(i)
+                                    : end - step * static_cast<double>(steps - 1 - i);
+  }
+  return raw::to(raw::to(from_vector(values, {steps}), options.dtype), options.device);
+}
+
+Tensor eye(int64_t n, int64_t m, const TensorOptions& options) {
+  Tensor out = zeros({n, m}, options);
+  Tensor diagonal(out.storage(), {std::min(n, m)}, {m + 1}, 0, out.dtype());
+  raw::fill_(diagonal, 1);
+  return out;
+}
+
+Tensor scalar_tensor(const Scalar& value, const TensorOptions& options) {
+  return full({}, value, options);
+}
+
+template <class T>
+Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
+  TARN_CHECK_AS(ShapeError, checked_numel("from_vector", sizes) == static_cast<int64_t>(values.size()),
+                "from_vector: sizes must hold exactly the values given; got ", values.size(),
+                " values for ", sizes);
+  Tensor out = empty(sizes, {.dtype = dtype_of<T>});
+  std::copy(values.begin(), values.end(), static_cast<T*>(out.data()));
+  return raw::to(out, device);
+}
+template Tensor from_vector(const std::vector<float>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<double>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<half>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<bfloat16>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<int64_t>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<int32_t>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<uint8_t>&, const Shape&, Device);
+template Tensor from_vector(const std::vector<bool>&, const Shape&, Device);
+
+Tensor tensor(std::initializer_list<double> values, const Shape& sizes,
+              const TensorOptions& options) {
+  return raw::to(raw::to(from_vector(std::vector<double>(values), sizes), options.dtype),
+                 options.device);
+}
+Tensor tensor(std::initializer_list<double> values, const TensorOptions& options) {
+  return tensor(values, Shape{static_cast<int64_t>(values.size())}, options);
+}
+
+Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> release) {
+  const int64_t numel = checked_numel("from_blob", sizes);
+  const auto bytes = static_cast<size_t>(numel * item_size(dtype));
+  return Tensor(Storage::wrap(data, bytes, kCPU, std::move(release)), sizes,
+                contiguous_strides(sizes), 0, dtype);
+}
+
+}  // namespace tarn
