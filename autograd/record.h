@@ -64,6 +64,12 @@ inline bool any_requires_grad(std::span<const Tensor> inputs) {
   return false;
 }
 
+/// The same for tensors by name; lets an operation skip what only the tape needs.
+template <class... T>
+bool will_record(const T&... inputs) {
+  return detail::grad_mode.enabled && (requires_grad(inputs) || ...);
+}
+
 namespace detail {
 
 template <class F>
@@ -181,8 +187,9 @@ Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
 
 /// Call first in every recorded in-place operation: refuses what would give silently wrong
 /// gradients (a leaf that requires grad, a view when the write is recorded).
-inline void begin_inplace(const char* op, const Tensor& x, std::span<const InputRef> inputs) {
-  detail::check_inplace(op, x, any_requires_grad(inputs));
+template <class... T>
+void begin_inplace(const char* op, const Tensor& x, const T&... inputs) {
+  detail::check_inplace(op, x, will_record(x, inputs...));
 }
 
 }  // namespace tarn

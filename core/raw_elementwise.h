@@ -13,8 +13,9 @@ namespace tarn::raw {
 Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s = {});
 /// x = op(x), in x's dtype. Throws DTypeError if that cannot hold the result.
 void unary_(UnaryOp op, const Tensor& x, const Scalars& s = {});
-/// grad * the derivative of this order; x and y as the functor's Saves asks (else undefined).
-Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& x, const Tensor& y,
+/// grad * the derivative of this order with respect to what the functor saves (its input or its
+/// output; undefined where it saves nothing).
+Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& saved,
                       const Scalars& s);
 /// op(a, b), broadcast and promoted as in PyTorch. Comparisons and logic give bool.
 Tensor binary(BinaryOp op, const Tensor& a, const Tensor& b);

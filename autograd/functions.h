@@ -1,0 +1,5 @@
+// functions.h - every recorded operation. Their unrecorded twins are in tarn::raw.
+#pragma once
+
+#include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/functions_shape.h"

@@ -1,0 +1,59 @@
+// meta.cpp - a tensor's place in the graph.
+#include "tarn/autograd/meta.h"
+
+#include "tarn/autograd/record.h"
+#include "tarn/core/free_list.h"
+
+namespace tarn {
+
+void* AutogradMeta::operator new(size_t) {
+  return detail::FreeList<sizeof(AutogradMeta)>::take();
+}
+void AutogradMeta::operator delete(void* p) noexcept {
+  detail::FreeList<sizeof(AutogradMeta)>::give(p);
+}
+
+AutogradMeta::~AutogradMeta() {
+  if (accumulator) accumulator->leaf_ = nullptr;
+}
+
+AutogradMeta& ensure_meta(const Tensor& x) {
+  TensorImpl& impl = *x.impl();
+  if (!impl.autograd) impl.autograd = new AutogradMeta();
+  return static_cast<AutogradMeta&>(*impl.autograd);
+}
+
+Edge gradient_edge(const Tensor& x) {
+  if (!requires_grad(x)) return {};
+  AutogradMeta& meta = *meta_of(x);
+  if (meta.grad_fn) {
+    TARN_CHECK_AS(AutogradError,
+                  !meta.is_view || meta.recorded_writes == x.storage()->recorded_writes(),
+                  meta.grad_fn->name(),
+                  ": this view was taken before its base was changed in place, so its gradient "
+                  "would be wrong; take the view again after the change");
+    return {meta.grad_fn, meta.output};
+  }
+  if (!meta.accumulator) meta.accumulator = Ref<AccumulateGrad>(new AccumulateGrad(x.impl().get()));
+  return {Ref<Node>(meta.accumulator.get()), 0};
+}
+
+void set_history(const Tensor& x, Ref<Node> node, uint32_t output) {
+  AutogradMeta& meta = ensure_meta(x);
+  meta.requires_grad = true;
+  meta.grad_fn = std::move(node);
+  meta.output = output;
+}
+
+void detail::check_inplace(const char* op, const Tensor& x, bool recorded) {
+  if (!recorded) return;
+  TARN_CHECK_AS(AutogradError, !(requires_grad(x) && !meta_of(x)->grad_fn), op,
+                ": a leaf that requires grad cannot be changed in place while recording; got ",
+                x.describe(), "; wrap the change in a NoGradGuard");
+  TARN_CHECK_AS(AutogradError, !x.impl()->view, op,
+                ": in-place on a view is not recorded, its base would keep a stale history; got ",
+                x.describe(), "; use the out-of-place form (or index_put / cat on the base)");
+  x.storage()->bump_recorded_writes();
+}
+
+}  // namespace tarn

@@ -1,0 +1,125 @@
+// node.cpp - the life of recorded operations and of the tensors they keep.
+#include "tarn/autograd/node.h"
+
+#include "tarn/autograd/anomaly.h"
+#include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/meta.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/views.h"
+
+namespace tarn {
+namespace {
+std::atomic<uint64_t> next_seq{1};
+constexpr uint64_t kLeafSeq = ~uint64_t{0};
+}  // namespace
+
+Node::Node(const char* name, int outputs)
+    : seq_(next_seq.fetch_add(1, std::memory_order_relaxed)), name_(name), outputs_(outputs) {
+  if (__builtin_expect(anomaly_enabled(), 0)) extras().recorded_at = detail::current_module_path();
+}
+
+NodeExtras& Node::extras() {
+  if (!extras_) extras_ = std::make_unique<NodeExtras>();
+  return *extras_;
+}
+
+// A node may be the last owner of the next one, a hundred thousand deep: the stack of nodes to free
+// is a list, not the call stack.
+void Node::destroy(Node* node) {
+  struct Pending {
+    std::vector<Node*> nodes;
+    bool draining = false;
+  };
+  static thread_local Pending pending;
+  pending.nodes.push_back(node);
+  if (pending.draining) return;
+  pending.draining = true;
+  while (!pending.nodes.empty()) {
+    Node* next = pending.nodes.back();
+    pending.nodes.pop_back();
+    delete next;
+  }
+  pending.draining = false;
+}
+
+void SavedTensor::pack(const Tensor& x, const Node* recording) {
+  if (!x.defined()) return;
+  version_ = x.version();
+  const AutogradMeta* meta = meta_of(x);
+  if (meta && meta->grad_fn.get() == recording) {
+    output_ = static_cast<int32_t>(meta->output);
+    tensor_ = raw::alias(x);
+  } else {
+    tensor_ = x;
+  }
+}
+
+Tensor SavedTensor::unpack(const Node& node) const {
+  if (!tensor_.defined()) return {};
+  TARN_CHECK_AS(AutogradError, tensor_.version() == version_, node.name(),
+                ": a tensor needed for its gradient was changed in place; got ", tensor_.describe(),
+                " at version ", tensor_.version(), ", expected version ", version_,
+                "; use the out-of-place form, or clone() before the change");
+  if (output_ < 0 || !grad_enabled()) return tensor_;
+  Tensor x = raw::alias(tensor_);
+  set_history(x, Ref<Node>(const_cast<Node*>(&node)), static_cast<uint32_t>(output_));
+  return x;
+}
+
+AccumulateGrad::AccumulateGrad(TensorImpl* leaf) : Node("accumulate_grad", 1), leaf_(leaf) {
+  seq_ = kLeafSeq;
+}
+
+namespace {
+
+bool same_layout(const Tensor& a, const Tensor& b) {
+  if (a.strides() == b.strides()) return true;
+  return (a.is_contiguous() && b.is_contiguous()) ||
+         (a.is_contiguous(MemoryFormat::kChannelsLast) &&
+          b.is_contiguous(MemoryFormat::kChannelsLast));
+}
+
+// The gradient as the leaf will own it: the very tensor if nobody else holds it, else a copy in the
+// leaf's layout.
+Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
+  if (keep_history) return grad;
+  const bool sole = grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1;
+  if (sole && same_layout(leaf, grad)) return raw::alias(grad);
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  Tensor own = empty_like(leaf);
+  raw::copy_(own, grad);
+  return own;
+}
+
+}  // namespace
+
+Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
+  const Tensor& grad = grads[0];
+  if (!leaf_ || !grad.defined()) return {};
+  const Tensor leaf{Ref<TensorImpl>(leaf_)};
+  AutogradMeta& meta = *meta_of(leaf);
+  TARN_CHECK_AS(ShapeError, grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype(),
+                "backward: a gradient must have its tensor's sizes and dtype; got ", grad.describe(),
+                " for ", leaf.describe());
+  if (!meta.grad.defined()) {
+    meta.grad = own_gradient(leaf, grad, grad_enabled());
+    if (!grad_enabled()) meta.grad.impl()->view = false;
+  } else if (grad_enabled()) {
+    meta.grad = add(meta.grad, grad);
+  } else {
+    raw::add_(meta.grad, grad);
+  }
+  for (const auto& [id, hook] : meta.post_hooks) hook(leaf);
+  return {};
+}
+
+void fail_released(const Node& node) {
+  detail::fail<AutogradError>(
+      "backward: the tensors saved for ", node.name(),
+      " were already freed; call backward(..., retain_graph=true) the first time to go through the "
+      "graph twice");
+}
+
+}  // namespace tarn

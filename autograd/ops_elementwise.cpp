@@ -1,0 +1,378 @@
+// ops_elementwise.cpp - elementwise operations and their gradients.
+#include <cmath>
+#include <limits>
+
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+
+namespace tarn {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// The gradient of one operand: back to the sizes it had before broadcasting.
+Tensor reduced(const Tensor& grad, const Shape& sizes) {
+  return grad.sizes() == sizes ? grad : sum_to_size(grad, sizes);
+}
+// ... and to the dtype it had before promotion.
+Tensor reduced(const Tensor& grad, const Shape& sizes, DType dtype) {
+  return reduced(grad.dtype() == dtype ? grad : grad.to(dtype), sizes);
+}
+
+struct Operand {
+  Shape sizes;
+  DType dtype;
+  explicit Operand(const Tensor& x) : sizes(x.sizes()), dtype(x.dtype()) {}
+  Tensor reduce(const Tensor& grad) const { return reduced(grad, sizes, dtype); }
+};
+
+Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {}) {
+  const OpScope scope(name);
+  Tensor out = raw::unary(op, x, s);
+  const UnaryTraits& traits = unary_traits(op);
+  if (!traits.differentiable || !will_record(x)) return out;
+  const auto backward = [op, s](const Saved& saved, const Tensor& g, Wants) {
+    return Grads(unary_backward(op, 1, g, saved[0], s));
+  };
+  const Tensor none;
+  switch (traits.saves) {
+    case Saves::kInput: return record(name, out, {x}, save(x), backward);
+    case Saves::kOutput: return record(name, out, {x}, save(out), backward);
+    case Saves::kNone: return record(name, out, {x}, save(none), backward);
+  }
+  return out;
+}
+
+// A scalar in the words of Scalars.
+Scalars one(double v) {
+  Scalars s;
+  s.v[0] = v;
+  return s;
+}
+Scalars two(double a, double b) {
+  Scalars s = one(a);
+  s.v[1] = b;
+  return s;
+}
+
+}  // namespace
+
+Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& saved,
+                      const Scalars& s) {
+  Tensor out = raw::unary_backward(op, order, grad, saved, s);
+  return record("unary_backward", out, {grad, saved}, save(grad, saved),
+                [op, order, s](const Saved& sv, const Tensor& g, Wants w) {
+                  const Tensor inner = sv[0], x = sv[1];
+                  Grads grads{Tensor(), Tensor()};
+                  if (w[0]) grads[0] = unary_backward(op, order, g, x, s);
+                  if (w[1]) {
+                    TARN_CHECK_AS(UnsupportedError, order < 3,
+                                  "backward: derivatives beyond the third of an elementwise "
+                                  "operation are not supported");
+                    grads[1] = unary_backward(op, order + 1, mul(g, inner), x, s);
+                  }
+                  return grads;
+                });
+}
+
+#define TARN_X(Enumerator, name) \
+  Tensor name(const Tensor& x) { return unary(UnaryOp::k##Enumerator, #name, x); }
+TARN_PLAIN_UNARY(TARN_X)
+#undef TARN_X
+
+Tensor gelu(const Tensor& x, bool tanh_approximation) {
+  return tanh_approximation ? unary(UnaryOp::kGeluTanh, "gelu", x) : unary(UnaryOp::kGelu, "gelu", x);
+}
+Tensor leaky_relu(const Tensor& x, double slope) {
+  return unary(UnaryOp::kLeakyRelu, "leaky_relu", x, one(slope));
+}
+Tensor elu(const Tensor& x, double alpha) { return unary(UnaryOp::kElu, "elu", x, one(alpha)); }
+Tensor celu(const Tensor& x, double alpha) {
+  TARN_CHECK_AS(ValueError, alpha != 0, "celu: alpha must not be 0");
+  return unary(UnaryOp::kCelu, "celu", x, one(alpha));
+}
+Tensor softplus(const Tensor& x, double beta, double threshold) {
+  return unary(UnaryOp::kSoftplus, "softplus", x, two(beta, threshold));
+}
+Tensor hardtanh(const Tensor& x, double min, double max) {
+  return unary(UnaryOp::kHardtanh, "hardtanh", x, two(min, max));
+}
+Tensor hardshrink(const Tensor& x, double lambda) {
+  return unary(UnaryOp::kHardshrink, "hardshrink", x, one(lambda));
+}
+Tensor softshrink(const Tensor& x, double lambda) {
+  TARN_CHECK_AS(ValueError, lambda >= 0, "softshrink: lambda must not be negative; got ", lambda);
+  return unary(UnaryOp::kSoftshrink, "softshrink", x, one(lambda));
+}
+Tensor threshold(const Tensor& x, double limit, double value) {
+  return unary(UnaryOp::kThreshold, "threshold", x, two(limit, value));
+}
+Tensor clamp(const Tensor& x, double min, double max) {
+  return unary(UnaryOp::kClamp, "clamp", x, two(min, max));
+}
+Tensor clamp_min(const Tensor& x, double min) { return clamp(x, min, kInf); }
+Tensor clamp_max(const Tensor& x, double max) { return clamp(x, -kInf, max); }
+
+Tensor add(const Tensor& a, const Tensor& b, double alpha) {
+  if (alpha != 1) return add(a, mul(b, alpha));
+  const OpScope scope("add");
+  Tensor out = raw::add(a, b);
+  if (!will_record(a, b)) return out;
+  return record("add", out, {a, b}, save(),
+                [oa = Operand(a), ob = Operand(b)](const Saved&, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? oa.reduce(g) : Tensor(), w[1] ? ob.reduce(g) : Tensor());
+                });
+}
+
+Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
+  if (alpha != 1) return sub(a, mul(b, alpha));
+  const OpScope scope("sub");
+  Tensor out = raw::sub(a, b);
+  if (!will_record(a, b)) return out;
+  return record("sub", out, {a, b}, save(),
+                [oa = Operand(a), ob = Operand(b)](const Saved&, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? oa.reduce(g) : Tensor(), w[1] ? ob.reduce(neg(g)) : Tensor());
+                });
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  const OpScope scope("mul");
+  Tensor out = raw::mul(a, b);
+  if (!will_record(a, b)) return out;
+  return record("mul", out, {a, b}, save(a, b),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? oa.reduce(mul(g, s[1])) : Tensor(),
+                               w[1] ? ob.reduce(mul(g, s[0])) : Tensor());
+                });
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  const OpScope scope("div");
+  Tensor out = raw::div(a, b);
+  if (!will_record(a, b)) return out;
+  return record("div", out, {a, b}, save(b, out),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor ga = div(g, s[0]);
+                  return Grads(w[0] ? oa.reduce(ga) : Tensor(),
+                               w[1] ? ob.reduce(neg(mul(ga, s[1]))) : Tensor());
+                });
+}
+
+// With a plain number the operation has one operand: x + s and x * s are unary functors. A number
+// that changes the dtype (i64 + 0.5) casts first.
+namespace {
+Tensor with_scalar(UnaryOp op, const char* name, const Tensor& x, const Scalar& value) {
+  const DType dtype = value.result_dtype(x.dtype());
+  return unary(op, name, dtype == x.dtype() ? x : x.to(dtype), one(value.to_double()));
+}
+bool exact_in_double(const Scalar& s) {
+  return s.is_floating() || static_cast<int64_t>(s.to_double()) == s.to_int64();
+}
+Tensor as_tensor(const Scalar& s, const Tensor& like) {
+  return scalar_tensor(s, {.dtype = s.result_dtype(like.dtype()), .device = like.device()});
+}
+}  // namespace
+
+Tensor add(const Tensor& a, const Scalar& b) {
+  if (!exact_in_double(b)) return add(a, as_tensor(b, a));
+  return with_scalar(UnaryOp::kAddScalar, "add", a, b);
+}
+Tensor sub(const Tensor& a, const Scalar& b) {
+  if (!exact_in_double(b)) return sub(a, as_tensor(b, a));
+  if (b.is_floating()) return add(a, Scalar(-b.to_double()));
+  return add(a, Scalar(-b.to_int64()));
+}
+Tensor rsub(const Tensor& a, const Scalar& b) { return add(neg(a), b); }
+Tensor mul(const Tensor& a, const Scalar& b) {
+  if (!exact_in_double(b)) return mul(a, as_tensor(b, a));
+  return with_scalar(UnaryOp::kMulScalar, "mul", a, b);
+}
+Tensor div(const Tensor& a, const Scalar& b) {
+  // Division, not multiplication by the inverse: the last bit is PyTorch's and the caller's.
+  const DType dtype = is_floating(a.dtype()) ? a.dtype() : DType::kF32;
+  return div(a, scalar_tensor(b, {.dtype = dtype, .device = a.device()}));
+}
+Tensor operator/(const Scalar& a, const Tensor& b) {
+  const DType dtype = is_floating(b.dtype()) ? b.dtype() : DType::kF32;
+  return div(scalar_tensor(a, {.dtype = dtype, .device = b.device()}), b);
+}
+
+// Steps and remainders. floor_divide and trunc_divide are constant almost everywhere.
+namespace {
+void check_divisor(const char* op, const Tensor& a, const Tensor& b) {
+  if (is_floating(a.dtype()) || is_floating(b.dtype())) return;
+  const OpScope scope(op);
+  bool zero = false;
+  for (int64_t v : b.to_vector<int64_t>()) zero |= v == 0;
+  TARN_CHECK_AS(ValueError, !zero, op, ": integer division by zero");
+}
+}  // namespace
+
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  check_divisor("floor_divide", a, b);
+  return raw::floor_div(a, b);
+}
+Tensor trunc_divide(const Tensor& a, const Tensor& b) {
+  check_divisor("trunc_divide", a, b);
+  return raw::trunc_div(a, b);
+}
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  check_divisor("remainder", a, b);
+  Tensor out = raw::remainder(a, b);
+  return record("remainder", out, {a, b}, save(a, b),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? oa.reduce(g) : Tensor(),
+                               w[1] ? ob.reduce(neg(mul(g, raw::floor_div(s[0], s[1])))) : Tensor());
+                });
+}
+Tensor fmod(const Tensor& a, const Tensor& b) {
+  check_divisor("fmod", a, b);
+  Tensor out = raw::fmod(a, b);
+  return record("fmod", out, {a, b}, save(a, b),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? oa.reduce(g) : Tensor(),
+                               w[1] ? ob.reduce(neg(mul(g, raw::trunc_div(s[0], s[1])))) : Tensor());
+                });
+}
+
+Tensor pow(const Tensor& base, const Tensor& exponent) {
+  Tensor out = raw::pow(base, exponent);
+  return record("pow", out, {base, exponent}, save(base, exponent, out),
+                [oa = Operand(base), ob = Operand(exponent)](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor x = s[0], p = s[1];
+                  Tensor gx, gp;
+                  if (w[0]) {
+                    const Tensor slope = mul(p, pow(x, sub(p, 1)));
+                    gx = oa.reduce(mul(g, masked_fill(slope, raw::eq(p, 0), 0)));
+                  }
+                  if (w[1]) {
+                    // x^p log x, and 0 where x is 0 and p is not negative.
+                    const Tensor flat = raw::logical_and(raw::eq(x, 0), raw::ge(p, 0));
+                    gp = ob.reduce(mul(g, masked_fill(mul(s[2], log(x)), flat, 0)));
+                  }
+                  return Grads(gx, gp);
+                });
+}
+Tensor pow(const Tensor& base, const Scalar& exponent) {
+  const double p = exponent.to_double();
+  if (p == 2) return square(base);
+  if (p == 1) return base.clone();
+  if (!is_floating(base.dtype()) && !exponent.is_floating()) {
+    TARN_CHECK_AS(ValueError, p >= 0, "pow: integers to negative integer powers leave the integers; ",
+                  "got exponent ", exponent, "; convert with to(f32)");
+    return raw::pow(base, as_tensor(exponent, base));
+  }
+  return with_scalar(UnaryOp::kPowScalar, "pow", base, exponent);
+}
+Tensor pow(const Scalar& base, const Tensor& exponent) {
+  return with_scalar(UnaryOp::kRpowScalar, "pow", exponent, base);
+}
+
+namespace {
+// The larger (or smaller) takes the gradient; a tie is shared evenly.
+template <BinaryOp kWins>
+Tensor extremum(const char* name, const Tensor& a, const Tensor& b, Tensor out) {
+  return record(name, out, {a, b}, save(a, b),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor x = s[0], y = s[1];
+                  const Tensor half = masked_fill(mul(g, 0.5), raw::ne(x, y), 0);
+                  const auto share = [&](const Tensor& mine, const Tensor& other) {
+                    return add(masked_fill(g, raw::logical_not(raw::binary(kWins, mine, other)), 0),
+                               half);
+                  };
+                  return Grads(w[0] ? oa.reduce(share(x, y)) : Tensor(),
+                               w[1] ? ob.reduce(share(y, x)) : Tensor());
+                });
+}
+}  // namespace
+
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return extremum<BinaryOp::kGt>("maximum", a, b, raw::maximum(a, b));
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return extremum<BinaryOp::kLt>("minimum", a, b, raw::minimum(a, b));
+}
+
+Tensor atan2(const Tensor& y, const Tensor& x) {
+  Tensor out = raw::atan2(y, x);
+  return record("atan2", out, {y, x}, save(y, x),
+                [oy = Operand(y), ox = Operand(x)](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor scaled = div(g, add(square(s[0]), square(s[1])));
+                  return Grads(w[0] ? oy.reduce(mul(scaled, s[1])) : Tensor(),
+                               w[1] ? ox.reduce(neg(mul(scaled, s[0]))) : Tensor());
+                });
+}
+
+Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
+  // From the nearer end, so that weight 1 gives `end` exactly.
+  return weight < 0.5 ? add(start, mul(sub(end, start), weight))
+                      : sub(end, mul(sub(end, start), 1 - weight));
+}
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
+  return add(x, mul(mul(a, b), value));
+}
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
+  return add(x, mul(div(a, b), value));
+}
+
+#define TARN_X(Enumerator, name)                                                    \
+  Tensor name(const Tensor& a, const Tensor& b) { return raw::name(a, b); }        \
+  Tensor name(const Tensor& a, const Scalar& b) { return raw::name(a, b); }
+TARN_COMPARISONS(TARN_X)
+#undef TARN_X
+Tensor logical_and(const Tensor& a, const Tensor& b) { return raw::logical_and(a, b); }
+Tensor logical_or(const Tensor& a, const Tensor& b) { return raw::logical_or(a, b); }
+Tensor logical_xor(const Tensor& a, const Tensor& b) { return raw::logical_xor(a, b); }
+Tensor bitwise_and(const Tensor& a, const Tensor& b) { return raw::bitwise_and(a, b); }
+Tensor bitwise_or(const Tensor& a, const Tensor& b) { return raw::bitwise_or(a, b); }
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return raw::bitwise_xor(a, b); }
+
+bool equal(const Tensor& a, const Tensor& b) {
+  if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype()) return false;
+  if (a.numel() == 0) return true;
+  for (bool same : raw::eq(a, b).to_vector<bool>()) {
+    if (!same) return false;
+  }
+  return true;
+}
+
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
+  if (!(a.sizes() == b.sizes())) return false;
+  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == y[i] || (equal_nan && std::isnan(x[i]) && std::isnan(y[i]))) continue;
+    if (!(std::abs(x[i] - y[i]) <= atol + rtol * std::abs(y[i])) || std::isinf(y[i])) return false;
+  }
+  return true;
+}
+
+Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
+  const OpScope scope("where");
+  Tensor out = raw::where(cond, a, b);
+  if (!will_record(a, b)) return out;
+  return record("where", out, {a, b}, save(cond),
+                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor zero = scalar_tensor(0, {.dtype = g.dtype(), .device = g.device()});
+                  return Grads(w[0] ? oa.reduce(where(s[0], g, zero)) : Tensor(),
+                               w[1] ? ob.reduce(where(s[0], zero, g)) : Tensor());
+                });
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
+  TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool, "masked_fill: the mask must be bool; got ",
+                mask.describe());
+  broadcast_shapes("masked_fill", x.sizes(), mask.sizes());
+  return where(mask, scalar_tensor(value, {.dtype = x.dtype(), .device = x.device()}), x);
+}
+
+Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
+  Tensor out = raw::sum_to_size(x, sizes);
+  return record("sum_to_size", out, {x}, save(),
+                [from = x.sizes()](const Saved&, const Tensor& g, Wants) {
+                  return Grads(g.expand(from));
+                });
+}
+
+}  // namespace tarn

@@ -1,0 +1,217 @@
+// tensor_methods.cpp - the members of Tensor that go on the tape, by way of the free functions.
+#include "tarn/autograd/engine.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/views.h"
+
+namespace tarn {
+
+bool Tensor::requires_grad() const { return tarn::requires_grad(*this); }
+
+bool Tensor::is_leaf() const {
+  const AutogradMeta* meta = meta_of(*this);
+  return !meta || !meta->grad_fn;
+}
+
+Tensor& Tensor::set_requires_grad(bool value) {
+  TARN_CHECK_AS(AutogradError, is_leaf(),
+                "set_requires_grad: only leaves can be switched; got the result of ", grad_fn_name(),
+                "; use detach() to cut it off");
+  TARN_CHECK_AS(DTypeError, !value || is_floating(dtype()),
+                "set_requires_grad: only floating tensors can require grad; got ", describe());
+  if (value || impl_->autograd) ensure_meta(*this).requires_grad = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const {
+  const AutogradMeta* meta = meta_of(*this);
+  if (!meta) return {};
+  return meta->retained ? *meta->retained : meta->grad;
+}
+
+void Tensor::set_grad(const Tensor& grad) {
+  if (grad.defined()) {
+    TARN_CHECK_AS(ShapeError, grad.sizes() == sizes() && grad.dtype() == dtype(),
+                  "set_grad: the gradient must have the tensor's sizes and dtype; got ",
+                  grad.describe(), " for ", describe());
+  }
+  ensure_meta(*this).grad = grad;
+}
+
+void Tensor::zero_grad() {
+  if (AutogradMeta* meta = meta_of(*this)) {
+    meta->grad = Tensor();
+    if (meta->retained) *meta->retained = Tensor();
+  }
+}
+
+void Tensor::retain_grad() {
+  TARN_CHECK_AS(AutogradError, requires_grad(),
+                "retain_grad: the tensor does not require grad; got ", describe());
+  AutogradMeta& meta = *meta_of(*this);
+  if (!meta.grad_fn || meta.retained) return;
+  meta.retained = std::make_shared<Tensor>();
+  register_hook([box = meta.retained](const Tensor& g) {
+    *box = box->defined() ? tarn::add(*box, g) : g;
+    return Tensor();
+  });
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  tarn::backward({this, 1}, {&gradient, 1}, {retain_graph, create_graph});
+}
+
+Tensor Tensor::detach() const { return raw::alias(*this); }
+
+namespace {
+std::atomic<int64_t> next_hook_id{1};
+}
+
+int64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  const Edge edge = gradient_edge(*this);
+  TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node),
+                "register_hook: the tensor does not require grad; got ", describe());
+  const int64_t id = next_hook_id++;
+  edge.node->extras().hooks.push_back({id, edge.output, std::move(hook)});
+  return id;
+}
+
+int64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  TARN_CHECK_AS(AutogradError, requires_grad() && is_leaf(),
+                "register_post_accumulate_grad_hook: needs a leaf that requires grad; got ",
+                describe());
+  const int64_t id = next_hook_id++;
+  meta_of(*this)->post_hooks.emplace_back(id, std::move(hook));
+  return id;
+}
+
+void Tensor::remove_hook(int64_t id) const {
+  AutogradMeta* meta = meta_of(*this);
+  if (!meta) return;
+  std::erase_if(meta->post_hooks, [id](const auto& hook) { return hook.first == id; });
+  const Edge edge = gradient_edge(*this);
+  if (edge.node && edge.node->extras_if_any()) {
+    std::erase_if(edge.node->extras().hooks, [id](const auto& hook) { return hook.id == id; });
+  }
+}
+
+std::string Tensor::grad_fn_name() const {
+  const AutogradMeta* meta = meta_of(*this);
+  return meta && meta->grad_fn ? meta->grad_fn->name() : "";
+}
+
+Tensor Tensor::view(const Shape& sizes) const { return tarn::view(*this, sizes); }
+Tensor Tensor::reshape(const Shape& sizes) const { return tarn::reshape(*this, sizes); }
+Tensor Tensor::flatten(int64_t start, int64_t end) const { return tarn::flatten(*this, start, end); }
+Tensor Tensor::transpose(int64_t a, int64_t b) const { return tarn::transpose(*this, a, b); }
+Tensor Tensor::t() const { return tarn::t(*this); }
+Tensor Tensor::permute(const Shape& dims) const { return tarn::permute(*this, dims); }
+Tensor Tensor::unsqueeze(int64_t dim) const { return tarn::unsqueeze(*this, dim); }
+Tensor Tensor::squeeze() const { return tarn::squeeze(*this); }
+Tensor Tensor::squeeze(int64_t dim) const { return tarn::squeeze(*this, dim); }
+Tensor Tensor::expand(const Shape& sizes) const { return tarn::expand(*this, sizes); }
+Tensor Tensor::select(int64_t dim, int64_t index) const { return tarn::select(*this, dim, index); }
+Tensor Tensor::slice(int64_t dim, int64_t start, int64_t end, int64_t step) const {
+  return tarn::slice(*this, dim, start, end, step);
+}
+Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
+  return tarn::narrow(*this, dim, start, length);
+}
+Tensor Tensor::operator[](int64_t index) const { return tarn::select(*this, 0, index); }
+Tensor Tensor::contiguous(MemoryFormat format) const { return tarn::contiguous(*this, format); }
+Tensor Tensor::clone() const { return tarn::clone(*this); }
+Tensor Tensor::to(DType dtype) const { return tarn::to(*this, dtype); }
+Tensor Tensor::to(Device device) const { return tarn::to(*this, device); }
+Tensor Tensor::matmul(const Tensor& other) const { return tarn::matmul(*this, other); }
+Tensor Tensor::sum() const { return tarn::sum(*this); }
+Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tarn::sum(*this, dims, keepdim); }
+Tensor Tensor::mean() const { return tarn::mean(*this); }
+Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
+  return tarn::mean(*this, dims, keepdim);
+}
+Tensor Tensor::exp() const { return tarn::exp(*this); }
+Tensor Tensor::log() const { return tarn::log(*this); }
+Tensor Tensor::sqrt() const { return tarn::sqrt(*this); }
+Tensor Tensor::abs() const { return tarn::abs(*this); }
+Tensor Tensor::pow(const Scalar& exponent) const { return tarn::pow(*this, exponent); }
+Tensor Tensor::relu() const { return tarn::relu(*this); }
+Tensor Tensor::sigmoid() const { return tarn::sigmoid(*this); }
+Tensor Tensor::tanh() const { return tarn::tanh(*this); }
+Tensor Tensor::argmax(int64_t dim) const { return tarn::argmax(*this, dim); }
+
+// In-place: checked, computed, and the tensor's history replaced by the operation's.
+Tensor& Tensor::fill_(const Scalar& value) {
+  begin_inplace("fill_", *this);
+  raw::fill_(*this, value);
+  if (tarn::requires_grad(*this)) {
+    record("fill_", *this, {*this}, save(), [](const Saved&, const Tensor& g, Wants) {
+      return Grads(zeros_like(g));
+    });
+  }
+  return *this;
+}
+Tensor& Tensor::zero_() { return fill_(0); }
+Tensor& Tensor::copy_(const Tensor& source) {
+  tarn::copy_(*this, source);
+  return *this;
+}
+
+namespace {
+struct Target {
+  Shape sizes;
+  DType dtype;
+  explicit Target(const Tensor& x) : sizes(x.sizes()), dtype(x.dtype()) {}
+  Tensor reduce(const Tensor& g) const { return sum_to_size(to(g, dtype), sizes); }
+};
+}  // namespace
+
+Tensor& Tensor::add_(const Tensor& other, double alpha) {
+  if (alpha != 1) return add_(tarn::mul(other, alpha));
+  begin_inplace("add_", *this, other);
+  raw::add_(*this, other);
+  record("add_", *this, {*this, other}, save(),
+         [t = Target(other)](const Saved&, const Tensor& g, Wants w) {
+           return Grads(g, w[1] ? t.reduce(g) : Tensor());
+         });
+  return *this;
+}
+Tensor& Tensor::sub_(const Tensor& other, double alpha) {
+  return add_(tarn::mul(other, Scalar(-alpha)));
+}
+Tensor& Tensor::mul_(const Tensor& other) {
+  begin_inplace("mul_", *this, other);
+  // The old values are needed only for the gradient of `other`.
+  const Tensor old = will_record(other) ? raw::clone(*this) : Tensor();
+  raw::mul_(*this, other);
+  record("mul_", *this, {*this, other}, save(other, old),
+         [t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
+           return Grads(w[0] ? tarn::mul(g, s[0]) : Tensor(),
+                        w[1] ? t.reduce(tarn::mul(g, s[1])) : Tensor());
+         });
+  return *this;
+}
+Tensor& Tensor::mul_(const Scalar& value) {
+  begin_inplace("mul_", *this);
+  raw::mul_(*this, value);
+  record("mul_", *this, {*this}, save(),
+         [v = value.to_double()](const Saved&, const Tensor& g, Wants) {
+           return Grads(tarn::mul(g, v));
+         });
+  return *this;
+}
+Tensor& Tensor::div_(const Tensor& other) {
+  begin_inplace("div_", *this, other);
+  raw::div_(*this, other);
+  const Tensor out = will_record(other) ? raw::clone(*this) : Tensor();
+  record("div_", *this, {*this, other}, save(other, out),
+         [t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
+           const Tensor scaled = tarn::div(g, s[0]);
+           return Grads(w[0] ? scaled : Tensor(),
+                        w[1] ? t.reduce(tarn::neg(tarn::mul(scaled, s[1]))) : Tensor());
+         });
+  return *this;
+}
+
+}  // namespace tarn
