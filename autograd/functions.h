@@ -2,4 +2,5 @@
 #pragma once
 
 #include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/functions_matmul.h"
 #include "tarn/autograd/functions_shape.h"

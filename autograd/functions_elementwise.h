@@ -92,11 +92,11 @@ Tensor clamp_max(const Tensor& x, double max);
   X(Log10, log10) X(Log1p, log1p) X(Sin, sin) X(Cos, cos) X(Tan, tan) X(Asin, asin)              \
   X(Acos, acos) X(Atan, atan) X(Sinh, sinh) X(Cosh, cosh) X(Tanh, tanh) X(Asinh, asinh)          \
   X(Acosh, acosh) X(Atanh, atanh) X(Erf, erf) X(Erfc, erfc) X(Sigmoid, sigmoid)                  \
-  X(Logsigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu) X(Silu, silu)            \
+  X(LogSigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu) X(Silu, silu)            \
   X(Mish, mish) X(Softsign, softsign) X(Tanhshrink, tanhshrink) X(Hardsigmoid, hardsigmoid)      \
   X(Hardswish, hardswish) X(Floor, floor) X(Ceil, ceil) X(Round, round) X(Trunc, trunc)          \
-  X(Frac, frac) X(LogicalNot, logical_not) X(BitwiseNot, bitwise_not) X(Isnan, isnan)            \
-  X(Isinf, isinf) X(Isfinite, isfinite)
+  X(Frac, frac) X(LogicalNot, logical_not) X(BitwiseNot, bitwise_not) X(IsNan, isnan)            \
+  X(IsInf, isinf) X(IsFinite, isfinite)
 #define TARN_X(Enumerator, name) Tensor name(const Tensor& x);
 TARN_PLAIN_UNARY(TARN_X)
 #undef TARN_X

@@ -31,7 +31,7 @@ struct Operand {
 Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {}) {
   const OpScope scope(name);
   Tensor out = raw::unary(op, x, s);
-  const UnaryTraits& traits = unary_traits(op);
+  const UnaryInfo traits = unary_info(op);
   if (!traits.differentiable || !will_record(x)) return out;
   const auto backward = [op, s](const Saved& saved, const Tensor& g, Wants) {
     return Grads(unary_backward(op, 1, g, saved[0], s));

@@ -1,0 +1,114 @@
+// ops_conv.cpp - convolution and its gradients.
+//
+// y = F(x, w) is linear in x and in w; with D and W its two adjoints, every derivative of the three
+// is again one of the three, so gradients of any order need no further kernel:
+//   F: dx = D(gy, w), dw = W(x, gy)    D(gy, w): dgy = F(g, w), dw = W(g, gy)
+//   W(x, gy): dx = D(gy, g), dgy = F(x, g)
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/raw_conv.h"
+
+namespace tarn {
+namespace {
+
+Tensor backward_weight(const Tensor& x, const Tensor& gy, const Shape& w_sizes,
+                       const Conv2dOptions& options);
+
+Tensor backward_data(const Tensor& gy, const Tensor& weight, const Shape& x_sizes,
+                     const Conv2dOptions& options) {
+  return record("conv2d_backward_data", raw::conv2d_backward_data(gy, weight, x_sizes, options),
+                {gy, weight}, save(gy, weight),
+                [options, w_sizes = weight.sizes()](const Saved& s, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? conv2d(g, s[1], {}, options) : Tensor(),
+                               w[1] ? backward_weight(g, s[0], w_sizes, options) : Tensor());
+                });
+}
+
+Tensor backward_weight(const Tensor& x, const Tensor& gy, const Shape& w_sizes,
+                       const Conv2dOptions& options) {
+  return record("conv2d_backward_weight",
+                raw::conv2d_backward_weight(x, gy, w_sizes, options, false).first, {x, gy},
+                save(x, gy),
+                [options, x_sizes = x.sizes()](const Saved& s, const Tensor& g, Wants w) {
+                  return Grads(w[0] ? backward_data(s[1], g, x_sizes, options) : Tensor(),
+                               w[1] ? conv2d(s[0], g, {}, options) : Tensor());
+                });
+}
+
+// Per-channel sum, the gradient of a bias.
+Tensor channel_sum(const Tensor& g) { return sum(g, {0, 2, 3}); }
+
+Tensor conv2d_batched(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                      const Conv2dOptions& options) {
+  Tensor out = raw::conv2d(x, weight, bias, options);
+  return record(
+      "conv2d", out, {x, weight, bias}, save(x, weight),
+      [options, x_sizes = x.sizes(), w_sizes = weight.sizes()](const Saved& s, const Tensor& g,
+                                                              Wants w) {
+        Tensor gx, gw, gb;
+        // The result is channels_last; so is its gradient, once, for both uses.
+        const Tensor gy = contiguous(g, MemoryFormat::kChannelsLast);
+        if (w[0]) gx = backward_data(gy, s[1], x_sizes, options);
+        if (w[1] && w[2] && !grad_enabled()) {
+          std::tie(gw, gb) = raw::conv2d_backward_weight(s[0], gy, w_sizes, options, true);
+        } else {
+          if (w[1]) gw = backward_weight(s[0], gy, w_sizes, options);
+          if (w[2]) gb = channel_sum(gy);
+        }
+        return Grads(gx, gw, gb);
+      });
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  const OpScope scope("conv2d");
+  if (x.defined() && x.dim() == 3) {
+    return squeeze(conv2d_batched(unsqueeze(x, 0), weight, bias, options), 0);
+  }
+  return conv2d_batched(x, weight, bias, options);
+}
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  TARN_CHECK_AS(ShapeError, (x.dim() == 3 || x.dim() == 2) && weight.dim() == 3,
+                "conv1d: x must be [N, C, L] or [C, L] and weight [K, C/groups, S]; got x=",
+                x.describe(), ", weight=", weight.describe());
+  Conv2dOptions flat = options;
+  flat.stride_h = flat.dilation_h = 1;
+  flat.pad_h = 0;
+  return squeeze(conv2d(unsqueeze(x, -2), unsqueeze(weight, 2), bias, flat), -2);
+}
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const Conv2dOptions& o, int64_t output_padding_h,
+                        int64_t output_padding_w) {
+  const OpScope scope("conv_transpose2d");
+  if (x.dim() == 3) {
+    return squeeze(conv_transpose2d(unsqueeze(x, 0), weight, bias, o, output_padding_h,
+                                    output_padding_w), 0);
+  }
+  TARN_CHECK_AS(ShapeError, x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(0),
+                "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]; got x=",
+                x.describe(), ", weight=", weight.describe());
+  TARN_CHECK_AS(ValueError,
+                output_padding_h >= 0 && output_padding_w >= 0 &&
+                    output_padding_h < std::max(o.stride_h, o.dilation_h) &&
+                    output_padding_w < std::max(o.stride_w, o.dilation_w),
+                "conv_transpose2d: output padding must be smaller than stride or dilation; got [",
+                output_padding_h, ", ", output_padding_w, "]");
+  const auto out_size = [](int64_t in, int64_t stride, int64_t pad, int64_t dilation, int64_t kernel,
+                           int64_t extra) {
+    return (in - 1) * stride - 2 * pad + dilation * (kernel - 1) + extra + 1;
+  };
+  const Shape sizes{x.size(0), weight.size(1) * o.groups,
+                    out_size(x.size(2), o.stride_h, o.pad_h, o.dilation_h, weight.size(2),
+                             output_padding_h),
+                    out_size(x.size(3), o.stride_w, o.pad_w, o.dilation_w, weight.size(3),
+                             output_padding_w)};
+  Tensor out = backward_data(x, weight, sizes, o);
+  return bias.defined() ? add(out, reshape(bias, {1, -1, 1, 1})) : out;
+}
+
+}  // namespace tarn
