@@ -13,7 +13,9 @@ inline thread_local bool anomaly_mode = false;
 std::string& current_module_path();
 }  // namespace detail
 
-inline bool anomaly_enabled() { return detail::anomaly_mode; }
+inline bool anomaly_enabled() {
+  return detail::anomaly_mode;
+}
 
 /// While it lives, recorded operations remember where they were made, and a backward that yields
 /// NaN or infinity from finite gradients throws AutogradError naming the forward operation, its

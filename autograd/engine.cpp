@@ -74,8 +74,9 @@ void Engine::capture(const Edge& edge, Tensor* into) {
 
 void Engine::claim(Node* node) {
   void* expected = nullptr;
-  TARN_CHECK_AS(AutogradError, node->run_.compare_exchange_strong(expected, this), "backward: ",
-                node->name(), " is part of another backward pass that is running now; one pass at a ",
+  TARN_CHECK_AS(AutogradError, node->run_.compare_exchange_strong(expected, this),
+                "backward: ", node->name(),
+                " is part of another backward pass that is running now; one pass at a ",
                 "time may walk a graph");
   node->pending_ = 0;
   node->needed_ = captures_.empty();
@@ -122,7 +123,9 @@ void Engine::unclaim() noexcept {
 }
 
 namespace {
-bool older(const Node* a, const Node* b) { return a->seq() < b->seq(); }
+bool older(const Node* a, const Node* b) {
+  return a->seq() < b->seq();
+}
 }  // namespace
 
 void Engine::ready(Node* node) {
@@ -144,7 +147,8 @@ void Engine::run() {
     // A root that other roots lead to waits for them; the others start.
     ++root_edges_[i].node->pending_;
   }
-  for (size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]));
+  for (size_t i = 0; i < root_edges_.size(); ++i)
+    deliver(root_edges_[i], std::move(root_grads_[i]));
   while (!heap_.empty()) run_node(pop());
 }
 
@@ -238,7 +242,8 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          std::span<const Tensor> grad_outputs, GradOptions options) {
   TARN_CHECK_AS(ValueError, grad_outputs.empty() || grad_outputs.size() == outputs.size(),
-                "grad: one gradient per output; got ", grad_outputs.size(), " for ", outputs.size());
+                "grad: one gradient per output; got ", grad_outputs.size(), " for ",
+                outputs.size());
   std::vector<Tensor> results(inputs.size());
   Engine engine({options.retain_graph, options.create_graph});
   for (size_t i = 0; i < inputs.size(); ++i) {

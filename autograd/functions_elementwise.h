@@ -2,8 +2,9 @@
 //
 // Two tensors are promoted as in PyTorch (integers with floats give floats; 0-d tensors and plain
 // numbers do not widen); unary functions that leave the integers take integers to f32. Results keep
-// the memory layout of their first full-size operand. Derivatives at kinks follow PyTorch: relu'(0) =
-// abs'(0) = sign'(x) = 0, clamp' = 1 on the inclusive range, maximum and minimum split ties evenly.
+// the memory layout of their first full-size operand. Derivatives at kinks follow PyTorch: relu'(0)
+// = abs'(0) = sign'(x) = 0, clamp' = 1 on the inclusive range, maximum and minimum split ties
+// evenly.
 #pragma once
 
 #include "tarn/core/elementwise.h"
@@ -43,23 +44,45 @@ Tensor lerp(const Tensor& start, const Tensor& end, double weight);
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
 
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
-inline Tensor operator+(const Scalar& a, const Tensor& b) { return add(b, a); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator-(const Tensor& a, const Scalar& b) { return sub(a, b); }
-inline Tensor operator-(const Scalar& a, const Tensor& b) { return rsub(b, a); }
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-inline Tensor operator*(const Tensor& a, const Scalar& b) { return mul(a, b); }
-inline Tensor operator*(const Scalar& a, const Tensor& b) { return mul(b, a); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
+inline Tensor operator+(const Tensor& a, const Tensor& b) {
+  return add(a, b);
+}
+inline Tensor operator+(const Tensor& a, const Scalar& b) {
+  return add(a, b);
+}
+inline Tensor operator+(const Scalar& a, const Tensor& b) {
+  return add(b, a);
+}
+inline Tensor operator-(const Tensor& a, const Tensor& b) {
+  return sub(a, b);
+}
+inline Tensor operator-(const Tensor& a, const Scalar& b) {
+  return sub(a, b);
+}
+inline Tensor operator-(const Scalar& a, const Tensor& b) {
+  return rsub(b, a);
+}
+inline Tensor operator*(const Tensor& a, const Tensor& b) {
+  return mul(a, b);
+}
+inline Tensor operator*(const Tensor& a, const Scalar& b) {
+  return mul(a, b);
+}
+inline Tensor operator*(const Scalar& a, const Tensor& b) {
+  return mul(b, a);
+}
+inline Tensor operator/(const Tensor& a, const Tensor& b) {
+  return div(a, b);
+}
+inline Tensor operator/(const Tensor& a, const Scalar& b) {
+  return div(a, b);
+}
 Tensor operator/(const Scalar& a, const Tensor& b);
 
 // ---- comparisons and logic: bool results, never recorded
 #define TARN_COMPARISONS(X) X(Eq, eq) X(Ne, ne) X(Lt, lt) X(Le, le) X(Gt, gt) X(Ge, ge)
-#define TARN_X(Enumerator, name)                      \
-  Tensor name(const Tensor& a, const Tensor& b);     \
+#define TARN_X(Enumerator, name)                 \
+  Tensor name(const Tensor& a, const Tensor& b); \
   Tensor name(const Tensor& a, const Scalar& b);
 TARN_COMPARISONS(TARN_X)
 #undef TARN_X
@@ -86,21 +109,25 @@ Tensor clamp_min(const Tensor& x, double min);
 Tensor clamp_max(const Tensor& x, double max);
 
 // ---- functions of one tensor without parameters. y = name(x).
-#define TARN_PLAIN_UNARY(X)                                                                      \
-  X(Neg, neg) X(Abs, abs) X(Sign, sign) X(Square, square) X(Sqrt, sqrt) X(Rsqrt, rsqrt)          \
-  X(Reciprocal, reciprocal) X(Exp, exp) X(Exp2, exp2) X(Expm1, expm1) X(Log, log) X(Log2, log2)  \
-  X(Log10, log10) X(Log1p, log1p) X(Sin, sin) X(Cos, cos) X(Tan, tan) X(Asin, asin)              \
-  X(Acos, acos) X(Atan, atan) X(Sinh, sinh) X(Cosh, cosh) X(Tanh, tanh) X(Asinh, asinh)          \
-  X(Acosh, acosh) X(Atanh, atanh) X(Erf, erf) X(Erfc, erfc) X(Sigmoid, sigmoid)                  \
-  X(LogSigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu) X(Silu, silu)            \
-  X(Mish, mish) X(Softsign, softsign) X(Tanhshrink, tanhshrink) X(Hardsigmoid, hardsigmoid)      \
-  X(Hardswish, hardswish) X(Floor, floor) X(Ceil, ceil) X(Round, round) X(Trunc, trunc)          \
-  X(Frac, frac) X(LogicalNot, logical_not) X(BitwiseNot, bitwise_not) X(IsNan, isnan)            \
-  X(IsInf, isinf) X(IsFinite, isfinite)
+#define TARN_PLAIN_UNARY(X)                                                                       \
+  X(Neg, neg)                                                                                     \
+  X(Abs, abs) X(Sign, sign) X(Square, square) X(Sqrt, sqrt) X(Rsqrt, rsqrt) X(                    \
+      Reciprocal, reciprocal) X(Exp, exp) X(Exp2, exp2) X(Expm1, expm1) X(Log, log) X(Log2, log2) \
+      X(Log10, log10) X(Log1p, log1p) X(Sin, sin) X(Cos, cos) X(Tan, tan) X(Asin, asin)           \
+          X(Acos, acos) X(Atan, atan) X(Sinh, sinh) X(Cosh, cosh) X(Tanh, tanh) X(Asinh, asinh)   \
+              X(Acosh, acosh) X(Atanh, atanh) X(Erf, erf) X(Erfc, erfc) X(Sigmoid, sigmoid)       \
+                  X(LogSigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu)           \
+                      X(Silu, silu) X(Mish, mish) X(Softsign, softsign) X(Tanhshrink, tanhshrink) \
+                          X(Hardsigmoid, hardsigmoid) X(Hardswish, hardswish) X(Floor, floor)     \
+                              X(Ceil, ceil) X(Round, round) X(Trunc, trunc) X(Frac, frac)         \
+                                  X(LogicalNot, logical_not) X(BitwiseNot, bitwise_not)           \
+                                      X(IsNan, isnan) X(IsInf, isinf) X(IsFinite, isfinite)
 #define TARN_X(Enumerator, name) Tensor name(const Tensor& x);
 TARN_PLAIN_UNARY(TARN_X)
 #undef TARN_X
-inline Tensor operator-(const Tensor& x) { return neg(x); }
+inline Tensor operator-(const Tensor& x) {
+  return neg(x);
+}
 
 // ---- activations with parameters
 /// x * Phi(x) with Phi the normal distribution; tanh: 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x^3))).

@@ -8,14 +8,15 @@
 namespace tarn {
 
 /// a @ b as torch.matmul: 1-d with 1-d is a dot product, 1-d with a matrix a vector product, and
-/// leading dimensions broadcast: [..., M, K] @ [..., K, N] -> [..., M, N]. Halves accumulate in f32.
-/// Throws ShapeError if the inner sizes differ, DTypeError if the dtypes do.
+/// leading dimensions broadcast: [..., M, K] @ [..., K, N] -> [..., M, N]. Halves accumulate in
+/// f32. Throws ShapeError if the inner sizes differ, DTypeError if the dtypes do.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// Matrices only: [M, K] @ [K, N].
 Tensor mm(const Tensor& a, const Tensor& b);
 /// Equal batches only: [B, M, K] @ [B, K, N].
 Tensor bmm(const Tensor& a, const Tensor& b);
-/// beta * c + alpha * a @ b for matrices; c broadcasts to the product. beta = 0 ignores c, NaN and all.
+/// beta * c + alpha * a @ b for matrices; c broadcasts to the product. beta = 0 ignores c, NaN and
+/// all.
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// x @ weight.t() + bias. x [..., K], weight [N, K], bias [N] or none -> [..., N].
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

@@ -101,8 +101,8 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   const Tensor leaf{Ref<TensorImpl>(leaf_)};
   AutogradMeta& meta = *meta_of(leaf);
   TARN_CHECK_AS(ShapeError, grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype(),
-                "backward: a gradient must have its tensor's sizes and dtype; got ", grad.describe(),
-                " for ", leaf.describe());
+                "backward: a gradient must have its tensor's sizes and dtype; got ",
+                grad.describe(), " for ", leaf.describe());
   if (!meta.grad.defined()) {
     meta.grad = own_gradient(leaf, grad, grad_enabled());
     if (!grad_enabled()) meta.grad.impl()->view = false;

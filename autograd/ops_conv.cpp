@@ -36,27 +36,29 @@ Tensor backward_weight(const Tensor& x, const Tensor& gy, const Shape& w_sizes,
 }
 
 // Per-channel sum, the gradient of a bias.
-Tensor channel_sum(const Tensor& g) { return sum(g, {0, 2, 3}); }
+Tensor channel_sum(const Tensor& g) {
+  return reshape(sum_to_size(g, {1, g.size(1), 1, 1}), {g.size(1)});
+}
 
 Tensor conv2d_batched(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Conv2dOptions& options) {
   Tensor out = raw::conv2d(x, weight, bias, options);
-  return record(
-      "conv2d", out, {x, weight, bias}, save(x, weight),
-      [options, x_sizes = x.sizes(), w_sizes = weight.sizes()](const Saved& s, const Tensor& g,
-                                                              Wants w) {
-        Tensor gx, gw, gb;
-        // The result is channels_last; so is its gradient, once, for both uses.
-        const Tensor gy = contiguous(g, MemoryFormat::kChannelsLast);
-        if (w[0]) gx = backward_data(gy, s[1], x_sizes, options);
-        if (w[1] && w[2] && !grad_enabled()) {
-          std::tie(gw, gb) = raw::conv2d_backward_weight(s[0], gy, w_sizes, options, true);
-        } else {
-          if (w[1]) gw = backward_weight(s[0], gy, w_sizes, options);
-          if (w[2]) gb = channel_sum(gy);
-        }
-        return Grads(gx, gw, gb);
-      });
+  return record("conv2d", out, {x, weight, bias}, save(x, weight),
+                [options, x_sizes = x.sizes(), w_sizes = weight.sizes()](const Saved& s,
+                                                                         const Tensor& g, Wants w) {
+                  Tensor gx, gw, gb;
+                  // The result is channels_last; so is its gradient, once, for both uses.
+                  const Tensor gy = contiguous(g, MemoryFormat::kChannelsLast);
+                  if (w[0]) gx = backward_data(gy, s[1], x_sizes, options);
+                  if (w[1] && w[2] && !grad_enabled()) {
+                    std::tie(gw, gb) =
+                        raw::conv2d_backward_weight(s[0], gy, w_sizes, options, true);
+                  } else {
+                    if (w[1]) gw = backward_weight(s[0], gy, w_sizes, options);
+                    if (w[2]) gb = channel_sum(gy);
+                  }
+                  return Grads(gx, gw, gb);
+                });
 }
 
 }  // namespace
@@ -86,8 +88,8 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         int64_t output_padding_w) {
   const OpScope scope("conv_transpose2d");
   if (x.dim() == 3) {
-    return squeeze(conv_transpose2d(unsqueeze(x, 0), weight, bias, o, output_padding_h,
-                                    output_padding_w), 0);
+    return squeeze(
+        conv_transpose2d(unsqueeze(x, 0), weight, bias, o, output_padding_h, output_padding_w), 0);
   }
   TARN_CHECK_AS(ShapeError, x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(0),
                 "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]; got x=",
@@ -98,15 +100,14 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                     output_padding_w < std::max(o.stride_w, o.dilation_w),
                 "conv_transpose2d: output padding must be smaller than stride or dilation; got [",
                 output_padding_h, ", ", output_padding_w, "]");
-  const auto out_size = [](int64_t in, int64_t stride, int64_t pad, int64_t dilation, int64_t kernel,
-                           int64_t extra) {
+  const auto out_size = [](int64_t in, int64_t stride, int64_t pad, int64_t dilation,
+                           int64_t kernel, int64_t extra) {
     return (in - 1) * stride - 2 * pad + dilation * (kernel - 1) + extra + 1;
   };
-  const Shape sizes{x.size(0), weight.size(1) * o.groups,
-                    out_size(x.size(2), o.stride_h, o.pad_h, o.dilation_h, weight.size(2),
-                             output_padding_h),
-                    out_size(x.size(3), o.stride_w, o.pad_w, o.dilation_w, weight.size(3),
-                             output_padding_w)};
+  const Shape sizes{
+      x.size(0), weight.size(1) * o.groups,
+      out_size(x.size(2), o.stride_h, o.pad_h, o.dilation_h, weight.size(2), output_padding_h),
+      out_size(x.size(3), o.stride_w, o.pad_w, o.dilation_w, weight.size(3), output_padding_w)};
   Tensor out = backward_data(x, weight, sizes, o);
   return bias.defined() ? add(out, reshape(bias, {1, -1, 1, 1})) : out;
 }

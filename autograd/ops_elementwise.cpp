@@ -38,9 +38,12 @@ Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {
   };
   const Tensor none;
   switch (traits.saves) {
-    case Saves::kInput: return record(name, out, {x}, save(x), backward);
-    case Saves::kOutput: return record(name, out, {x}, save(out), backward);
-    case Saves::kNone: return record(name, out, {x}, save(none), backward);
+    case Saves::kInput:
+      return record(name, out, {x}, save(x), backward);
+    case Saves::kOutput:
+      return record(name, out, {x}, save(out), backward);
+    case Saves::kNone:
+      return record(name, out, {x}, save(none), backward);
   }
   return out;
 }
@@ -77,18 +80,23 @@ Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& s
                 });
 }
 
-#define TARN_X(Enumerator, name) \
-  Tensor name(const Tensor& x) { return unary(UnaryOp::k##Enumerator, #name, x); }
+#define TARN_X(Enumerator, name)                    \
+  Tensor name(const Tensor& x) {                    \
+    return unary(UnaryOp::k##Enumerator, #name, x); \
+  }
 TARN_PLAIN_UNARY(TARN_X)
 #undef TARN_X
 
 Tensor gelu(const Tensor& x, bool tanh_approximation) {
-  return tanh_approximation ? unary(UnaryOp::kGeluTanh, "gelu", x) : unary(UnaryOp::kGelu, "gelu", x);
+  return tanh_approximation ? unary(UnaryOp::kGeluTanh, "gelu", x)
+                            : unary(UnaryOp::kGelu, "gelu", x);
 }
 Tensor leaky_relu(const Tensor& x, double slope) {
   return unary(UnaryOp::kLeakyRelu, "leaky_relu", x, one(slope));
 }
-Tensor elu(const Tensor& x, double alpha) { return unary(UnaryOp::kElu, "elu", x, one(alpha)); }
+Tensor elu(const Tensor& x, double alpha) {
+  return unary(UnaryOp::kElu, "elu", x, one(alpha));
+}
 Tensor celu(const Tensor& x, double alpha) {
   TARN_CHECK_AS(ValueError, alpha != 0, "celu: alpha must not be 0");
   return unary(UnaryOp::kCelu, "celu", x, one(alpha));
@@ -112,8 +120,12 @@ Tensor threshold(const Tensor& x, double limit, double value) {
 Tensor clamp(const Tensor& x, double min, double max) {
   return unary(UnaryOp::kClamp, "clamp", x, two(min, max));
 }
-Tensor clamp_min(const Tensor& x, double min) { return clamp(x, min, kInf); }
-Tensor clamp_max(const Tensor& x, double max) { return clamp(x, -kInf, max); }
+Tensor clamp_min(const Tensor& x, double min) {
+  return clamp(x, min, kInf);
+}
+Tensor clamp_max(const Tensor& x, double max) {
+  return clamp(x, -kInf, max);
+}
 
 Tensor add(const Tensor& a, const Tensor& b, double alpha) {
   if (alpha != 1) return add(a, mul(b, alpha));
@@ -184,7 +196,9 @@ Tensor sub(const Tensor& a, const Scalar& b) {
   if (b.is_floating()) return add(a, Scalar(-b.to_double()));
   return add(a, Scalar(-b.to_int64()));
 }
-Tensor rsub(const Tensor& a, const Scalar& b) { return add(neg(a), b); }
+Tensor rsub(const Tensor& a, const Scalar& b) {
+  return add(neg(a), b);
+}
 Tensor mul(const Tensor& a, const Scalar& b) {
   if (!exact_in_double(b)) return mul(a, as_tensor(b, a));
   return with_scalar(UnaryOp::kMulScalar, "mul", a, b);
@@ -223,8 +237,9 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
   Tensor out = raw::remainder(a, b);
   return record("remainder", out, {a, b}, save(a, b),
                 [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
-                  return Grads(w[0] ? oa.reduce(g) : Tensor(),
-                               w[1] ? ob.reduce(neg(mul(g, raw::floor_div(s[0], s[1])))) : Tensor());
+                  return Grads(
+                      w[0] ? oa.reduce(g) : Tensor(),
+                      w[1] ? ob.reduce(neg(mul(g, raw::floor_div(s[0], s[1])))) : Tensor());
                 });
 }
 Tensor fmod(const Tensor& a, const Tensor& b) {
@@ -232,36 +247,39 @@ Tensor fmod(const Tensor& a, const Tensor& b) {
   Tensor out = raw::fmod(a, b);
   return record("fmod", out, {a, b}, save(a, b),
                 [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
-                  return Grads(w[0] ? oa.reduce(g) : Tensor(),
-                               w[1] ? ob.reduce(neg(mul(g, raw::trunc_div(s[0], s[1])))) : Tensor());
+                  return Grads(
+                      w[0] ? oa.reduce(g) : Tensor(),
+                      w[1] ? ob.reduce(neg(mul(g, raw::trunc_div(s[0], s[1])))) : Tensor());
                 });
 }
 
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   Tensor out = raw::pow(base, exponent);
-  return record("pow", out, {base, exponent}, save(base, exponent, out),
-                [oa = Operand(base), ob = Operand(exponent)](const Saved& s, const Tensor& g, Wants w) {
-                  const Tensor x = s[0], p = s[1];
-                  Tensor gx, gp;
-                  if (w[0]) {
-                    const Tensor slope = mul(p, pow(x, sub(p, 1)));
-                    gx = oa.reduce(mul(g, masked_fill(slope, raw::eq(p, 0), 0)));
-                  }
-                  if (w[1]) {
-                    // x^p log x, and 0 where x is 0 and p is not negative.
-                    const Tensor flat = raw::logical_and(raw::eq(x, 0), raw::ge(p, 0));
-                    gp = ob.reduce(mul(g, masked_fill(mul(s[2], log(x)), flat, 0)));
-                  }
-                  return Grads(gx, gp);
-                });
+  return record(
+      "pow", out, {base, exponent}, save(base, exponent, out),
+      [oa = Operand(base), ob = Operand(exponent)](const Saved& s, const Tensor& g, Wants w) {
+        const Tensor x = s[0], p = s[1];
+        Tensor gx, gp;
+        if (w[0]) {
+          const Tensor slope = mul(p, pow(x, sub(p, 1)));
+          gx = oa.reduce(mul(g, masked_fill(slope, raw::eq(p, 0), 0)));
+        }
+        if (w[1]) {
+          // x^p log x, and 0 where x is 0 and p is not negative.
+          const Tensor flat = raw::logical_and(raw::eq(x, 0), raw::ge(p, 0));
+          gp = ob.reduce(mul(g, masked_fill(mul(s[2], log(x)), flat, 0)));
+        }
+        return Grads(gx, gp);
+      });
 }
 Tensor pow(const Tensor& base, const Scalar& exponent) {
   const double p = exponent.to_double();
   if (p == 2) return square(base);
   if (p == 1) return base.clone();
   if (!is_floating(base.dtype()) && !exponent.is_floating()) {
-    TARN_CHECK_AS(ValueError, p >= 0, "pow: integers to negative integer powers leave the integers; ",
-                  "got exponent ", exponent, "; convert with to(f32)");
+    TARN_CHECK_AS(ValueError, p >= 0,
+                  "pow: integers to negative integer powers leave the integers; ", "got exponent ",
+                  exponent, "; convert with to(f32)");
     return raw::pow(base, as_tensor(exponent, base));
   }
   return with_scalar(UnaryOp::kPowScalar, "pow", base, exponent);
@@ -317,17 +335,33 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
   return add(x, mul(div(a, b), value));
 }
 
-#define TARN_X(Enumerator, name)                                                    \
-  Tensor name(const Tensor& a, const Tensor& b) { return raw::name(a, b); }        \
-  Tensor name(const Tensor& a, const Scalar& b) { return raw::name(a, b); }
+#define TARN_X(Enumerator, name)                  \
+  Tensor name(const Tensor& a, const Tensor& b) { \
+    return raw::name(a, b);                       \
+  }                                               \
+  Tensor name(const Tensor& a, const Scalar& b) { \
+    return raw::name(a, b);                       \
+  }
 TARN_COMPARISONS(TARN_X)
 #undef TARN_X
-Tensor logical_and(const Tensor& a, const Tensor& b) { return raw::logical_and(a, b); }
-Tensor logical_or(const Tensor& a, const Tensor& b) { return raw::logical_or(a, b); }
-Tensor logical_xor(const Tensor& a, const Tensor& b) { return raw::logical_xor(a, b); }
-Tensor bitwise_and(const Tensor& a, const Tensor& b) { return raw::bitwise_and(a, b); }
-Tensor bitwise_or(const Tensor& a, const Tensor& b) { return raw::bitwise_or(a, b); }
-Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return raw::bitwise_xor(a, b); }
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  return raw::logical_and(a, b);
+}
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  return raw::logical_or(a, b);
+}
+Tensor logical_xor(const Tensor& a, const Tensor& b) {
+  return raw::logical_xor(a, b);
+}
+Tensor bitwise_and(const Tensor& a, const Tensor& b) {
+  return raw::bitwise_and(a, b);
+}
+Tensor bitwise_or(const Tensor& a, const Tensor& b) {
+  return raw::bitwise_or(a, b);
+}
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
+  return raw::bitwise_xor(a, b);
+}
 
 bool equal(const Tensor& a, const Tensor& b) {
   if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype()) return false;
@@ -361,18 +395,17 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
-  TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool, "masked_fill: the mask must be bool; got ",
-                mask.describe());
+  TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool,
+                "masked_fill: the mask must be bool; got ", mask.describe());
   broadcast_shapes("masked_fill", x.sizes(), mask.sizes());
   return where(mask, scalar_tensor(value, {.dtype = x.dtype(), .device = x.device()}), x);
 }
 
 Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
   Tensor out = raw::sum_to_size(x, sizes);
-  return record("sum_to_size", out, {x}, save(),
-                [from = x.sizes()](const Saved&, const Tensor& g, Wants) {
-                  return Grads(g.expand(from));
-                });
+  return record(
+      "sum_to_size", out, {x}, save(),
+      [from = x.sizes()](const Saved&, const Tensor& g, Wants) { return Grads(g.expand(from)); });
 }
 
 }  // namespace tarn

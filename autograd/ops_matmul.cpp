@@ -7,7 +7,9 @@
 namespace tarn {
 namespace {
 
-Tensor swap_last(const Tensor& x) { return transpose(x, -2, -1); }
+Tensor swap_last(const Tensor& x) {
+  return transpose(x, -2, -1);
+}
 
 // Both sides have at least two dimensions.
 Tensor matmul_matrices(const Tensor& a, const Tensor& b) {
@@ -27,8 +29,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (!will_record(a, b)) return raw::matmul(a, b);
   raw::check_matmul("matmul", a, b);
   if (a.dim() == 1 || b.dim() == 1) {
-    Tensor out = matmul_matrices(a.dim() == 1 ? unsqueeze(a, 0) : a,
-                                 b.dim() == 1 ? unsqueeze(b, 1) : b);
+    Tensor out =
+        matmul_matrices(a.dim() == 1 ? unsqueeze(a, 0) : a, b.dim() == 1 ? unsqueeze(b, 1) : b);
     if (a.dim() == 1) out = squeeze(out, out.dim() - 2);
     if (b.dim() == 1) out = squeeze(out, out.dim() - 1);
     return out;
@@ -45,8 +47,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2, "mm: both sides must be matrices; got a=",
-                a.describe(), ", b=", b.describe(), "; use matmul");
+  TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2,
+                "mm: both sides must be matrices; got a=", a.describe(), ", b=", b.describe(),
+                "; use matmul");
   return matmul(a, b);
 }
 
@@ -80,7 +83,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                     const int64_t rows = g.numel() / std::max<int64_t>(n, 1);
                     const Tensor flat = g.dim() == 2 ? g : reshape(g, {rows, n});
                     if (w[1]) gw = matmul(t(flat), in.dim() == 2 ? in : reshape(in, {rows, k}));
-                    if (w[2]) gb = sum(flat, {0});
+                    if (w[2]) gb = sum_to_size(flat, {n});
                   }
                   return Grads(gx, gw, gb);
                 });

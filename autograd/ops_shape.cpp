@@ -15,10 +15,10 @@ Tensor part_backward(const Tensor& grad, const Shape& whole, Show show) {
   Tensor out = zeros(whole, {.dtype = grad.dtype(), .device = grad.device()});
   raw::copy_(show(out), grad);
   return record("part_backward", out, {grad}, save(), [show](const Saved&, const Tensor& g, Wants) {
-    return Grads(record_view("part", show(g), g, [show, whole = g.sizes()](
-                                                     const Saved&, const Tensor& gg, Wants) {
-      return Grads(part_backward(gg, whole, show));
-    }));
+    return Grads(record_view("part", show(g), g,
+                             [show, whole = g.sizes()](const Saved&, const Tensor& gg, Wants) {
+                               return Grads(part_backward(gg, whole, show));
+                             }));
   });
 }
 
@@ -32,9 +32,9 @@ Tensor part(const char* name, const Tensor& x, Show show) {
 
 // Views that only rearrange: the gradient is reshaped back.
 Tensor back_to_sizes(const char* name, Tensor out, const Tensor& x) {
-  return record_view(name, std::move(out), x, [from = x.sizes()](const Saved&, const Tensor& g, Wants) {
-    return Grads(reshape(g, from));
-  });
+  return record_view(
+      name, std::move(out), x,
+      [from = x.sizes()](const Saved&, const Tensor& g, Wants) { return Grads(reshape(g, from)); });
 }
 
 }  // namespace
@@ -63,10 +63,9 @@ Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
   return reshape(x, sizes);
 }
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
-  return record_view("transpose", raw::transpose(x, a, b), x,
-                     [a, b](const Saved&, const Tensor& g, Wants) {
-                       return Grads(transpose(g, a, b));
-                     });
+  return record_view(
+      "transpose", raw::transpose(x, a, b), x,
+      [a, b](const Saved&, const Tensor& g, Wants) { return Grads(transpose(g, a, b)); });
 }
 Tensor t(const Tensor& x) {
   return record_view("t", raw::t(x), x,
@@ -83,7 +82,9 @@ Tensor permute(const Tensor& x, const Shape& dims) {
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
   return back_to_sizes("unsqueeze", raw::unsqueeze(x, dim), x);
 }
-Tensor squeeze(const Tensor& x) { return back_to_sizes("squeeze", raw::squeeze(x), x); }
+Tensor squeeze(const Tensor& x) {
+  return back_to_sizes("squeeze", raw::squeeze(x), x);
+}
 Tensor squeeze(const Tensor& x, int64_t dim) {
   return back_to_sizes("squeeze", raw::squeeze(x, dim), x);
 }
@@ -93,7 +94,9 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
                        return Grads(sum_to_size(g, from));
                      });
 }
-Tensor broadcast_to(const Tensor& x, const Shape& sizes) { return expand(x, sizes); }
+Tensor broadcast_to(const Tensor& x, const Shape& sizes) {
+  return expand(x, sizes);
+}
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   return part("select", x, [dim, index](const Tensor& w) { return raw::select(w, dim, index); });
 }
@@ -126,10 +129,9 @@ Tensor to(const Tensor& x, DType dtype) {
 }
 Tensor to(const Tensor& x, Device device) {
   if (x.device() == device) return x;
-  return record("to", raw::to(x, device), {x}, save(),
-                [from = x.device()](const Saved&, const Tensor& g, Wants) {
-                  return Grads(to(g, from));
-                });
+  return record(
+      "to", raw::to(x, device), {x}, save(),
+      [from = x.device()](const Saved&, const Tensor& g, Wants) { return Grads(to(g, from)); });
 }
 
 void copy_(const Tensor& to, const Tensor& from) {

@@ -18,6 +18,7 @@
 
 #include "tarn/autograd/meta.h"
 #include "tarn/core/free_list.h"
+#include "tarn/core/profiler.h"
 
 namespace tarn {
 

@@ -8,7 +8,9 @@
 
 namespace tarn {
 
-bool Tensor::requires_grad() const { return tarn::requires_grad(*this); }
+bool Tensor::requires_grad() const {
+  return tarn::requires_grad(*this);
+}
 
 bool Tensor::is_leaf() const {
   const AutogradMeta* meta = meta_of(*this);
@@ -17,8 +19,8 @@ bool Tensor::is_leaf() const {
 
 Tensor& Tensor::set_requires_grad(bool value) {
   TARN_CHECK_AS(AutogradError, is_leaf(),
-                "set_requires_grad: only leaves can be switched; got the result of ", grad_fn_name(),
-                "; use detach() to cut it off");
+                "set_requires_grad: only leaves can be switched; got the result of ",
+                grad_fn_name(), "; use detach() to cut it off");
   TARN_CHECK_AS(DTypeError, !value || is_floating(dtype()),
                 "set_requires_grad: only floating tensors can require grad; got ", describe());
   if (value || impl_->autograd) ensure_meta(*this).requires_grad = value;
@@ -63,7 +65,9 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
   tarn::backward({this, 1}, {&gradient, 1}, {retain_graph, create_graph});
 }
 
-Tensor Tensor::detach() const { return raw::alias(*this); }
+Tensor Tensor::detach() const {
+  return raw::alias(*this);
+}
 
 namespace {
 std::atomic<int64_t> next_hook_id{1};
@@ -102,57 +106,101 @@ std::string Tensor::grad_fn_name() const {
   return meta && meta->grad_fn ? meta->grad_fn->name() : "";
 }
 
-Tensor Tensor::view(const Shape& sizes) const { return tarn::view(*this, sizes); }
-Tensor Tensor::reshape(const Shape& sizes) const { return tarn::reshape(*this, sizes); }
-Tensor Tensor::flatten(int64_t start, int64_t end) const { return tarn::flatten(*this, start, end); }
-Tensor Tensor::transpose(int64_t a, int64_t b) const { return tarn::transpose(*this, a, b); }
-Tensor Tensor::t() const { return tarn::t(*this); }
-Tensor Tensor::permute(const Shape& dims) const { return tarn::permute(*this, dims); }
-Tensor Tensor::unsqueeze(int64_t dim) const { return tarn::unsqueeze(*this, dim); }
-Tensor Tensor::squeeze() const { return tarn::squeeze(*this); }
-Tensor Tensor::squeeze(int64_t dim) const { return tarn::squeeze(*this, dim); }
-Tensor Tensor::expand(const Shape& sizes) const { return tarn::expand(*this, sizes); }
-Tensor Tensor::select(int64_t dim, int64_t index) const { return tarn::select(*this, dim, index); }
+Tensor Tensor::view(const Shape& sizes) const {
+  return tarn::view(*this, sizes);
+}
+Tensor Tensor::reshape(const Shape& sizes) const {
+  return tarn::reshape(*this, sizes);
+}
+Tensor Tensor::flatten(int64_t start, int64_t end) const {
+  return tarn::flatten(*this, start, end);
+}
+Tensor Tensor::transpose(int64_t a, int64_t b) const {
+  return tarn::transpose(*this, a, b);
+}
+Tensor Tensor::t() const {
+  return tarn::t(*this);
+}
+Tensor Tensor::permute(const Shape& dims) const {
+  return tarn::permute(*this, dims);
+}
+Tensor Tensor::unsqueeze(int64_t dim) const {
+  return tarn::unsqueeze(*this, dim);
+}
+Tensor Tensor::squeeze() const {
+  return tarn::squeeze(*this);
+}
+Tensor Tensor::squeeze(int64_t dim) const {
+  return tarn::squeeze(*this, dim);
+}
+Tensor Tensor::expand(const Shape& sizes) const {
+  return tarn::expand(*this, sizes);
+}
+Tensor Tensor::select(int64_t dim, int64_t index) const {
+  return tarn::select(*this, dim, index);
+}
 Tensor Tensor::slice(int64_t dim, int64_t start, int64_t end, int64_t step) const {
   return tarn::slice(*this, dim, start, end, step);
 }
 Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
   return tarn::narrow(*this, dim, start, length);
 }
-Tensor Tensor::operator[](int64_t index) const { return tarn::select(*this, 0, index); }
-Tensor Tensor::contiguous(MemoryFormat format) const { return tarn::contiguous(*this, format); }
-Tensor Tensor::clone() const { return tarn::clone(*this); }
-Tensor Tensor::to(DType dtype) const { return tarn::to(*this, dtype); }
-Tensor Tensor::to(Device device) const { return tarn::to(*this, device); }
-Tensor Tensor::matmul(const Tensor& other) const { return tarn::matmul(*this, other); }
-Tensor Tensor::sum() const { return tarn::sum(*this); }
-Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tarn::sum(*this, dims, keepdim); }
-Tensor Tensor::mean() const { return tarn::mean(*this); }
-Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
-  return tarn::mean(*this, dims, keepdim);
+Tensor Tensor::operator[](int64_t index) const {
+  return tarn::select(*this, 0, index);
 }
-Tensor Tensor::exp() const { return tarn::exp(*this); }
-Tensor Tensor::log() const { return tarn::log(*this); }
-Tensor Tensor::sqrt() const { return tarn::sqrt(*this); }
-Tensor Tensor::abs() const { return tarn::abs(*this); }
-Tensor Tensor::pow(const Scalar& exponent) const { return tarn::pow(*this, exponent); }
-Tensor Tensor::relu() const { return tarn::relu(*this); }
-Tensor Tensor::sigmoid() const { return tarn::sigmoid(*this); }
-Tensor Tensor::tanh() const { return tarn::tanh(*this); }
-Tensor Tensor::argmax(int64_t dim) const { return tarn::argmax(*this, dim); }
+Tensor Tensor::contiguous(MemoryFormat format) const {
+  return tarn::contiguous(*this, format);
+}
+Tensor Tensor::clone() const {
+  return tarn::clone(*this);
+}
+Tensor Tensor::to(DType dtype) const {
+  return tarn::to(*this, dtype);
+}
+Tensor Tensor::to(Device device) const {
+  return tarn::to(*this, device);
+}
+Tensor Tensor::matmul(const Tensor& other) const {
+  return tarn::matmul(*this, other);
+}
+Tensor Tensor::exp() const {
+  return tarn::exp(*this);
+}
+Tensor Tensor::log() const {
+  return tarn::log(*this);
+}
+Tensor Tensor::sqrt() const {
+  return tarn::sqrt(*this);
+}
+Tensor Tensor::abs() const {
+  return tarn::abs(*this);
+}
+Tensor Tensor::pow(const Scalar& exponent) const {
+  return tarn::pow(*this, exponent);
+}
+Tensor Tensor::relu() const {
+  return tarn::relu(*this);
+}
+Tensor Tensor::sigmoid() const {
+  return tarn::sigmoid(*this);
+}
+Tensor Tensor::tanh() const {
+  return tarn::tanh(*this);
+}
 
 // In-place: checked, computed, and the tensor's history replaced by the operation's.
 Tensor& Tensor::fill_(const Scalar& value) {
   begin_inplace("fill_", *this);
   raw::fill_(*this, value);
   if (tarn::requires_grad(*this)) {
-    record("fill_", *this, {*this}, save(), [](const Saved&, const Tensor& g, Wants) {
-      return Grads(zeros_like(g));
-    });
+    record("fill_", *this, {*this}, save(),
+           [](const Saved&, const Tensor& g, Wants) { return Grads(zeros_like(g)); });
   }
   return *this;
 }
-Tensor& Tensor::zero_() { return fill_(0); }
+Tensor& Tensor::zero_() {
+  return fill_(0);
+}
 Tensor& Tensor::copy_(const Tensor& source) {
   tarn::copy_(*this, source);
   return *this;

@@ -28,7 +28,9 @@ std::string Device::str() const {
   return is_cpu() ? "cpu" : "cuda:" + std::to_string(static_cast<int>(index));
 }
 
-std::ostream& operator<<(std::ostream& out, Device device) { return out << device.str(); }
+std::ostream& operator<<(std::ostream& out, Device device) {
+  return out << device.str();
+}
 
 namespace {
 constexpr int kMaxDevices = 64;
@@ -67,14 +69,24 @@ Event& Event::operator=(Event&& other) noexcept {
   std::swap(handle_, other.handle_);
   return *this;
 }
-void Event::record(Stream stream) { backend(device_.type).record_event(handle_, stream); }
-void Event::wait(Stream stream) const { backend(device_.type).wait_event(handle_, stream); }
-bool Event::query() const { return backend(device_.type).query_event(handle_); }
-void Event::synchronize() const { backend(device_.type).synchronize_event(handle_); }
+void Event::record(Stream stream) {
+  backend(device_.type).record_event(handle_, stream);
+}
+void Event::wait(Stream stream) const {
+  backend(device_.type).wait_event(handle_, stream);
+}
+bool Event::query() const {
+  return backend(device_.type).query_event(handle_);
+}
+void Event::synchronize() const {
+  backend(device_.type).synchronize_event(handle_);
+}
 double Event::elapsed_ms_since(const Event& start) const {
   return backend(device_.type).elapsed_ms(start.handle_, handle_);
 }
 
-void synchronize(Device device) { backend(device.type).synchronize_device(device.index); }
+void synchronize(Device device) {
+  backend(device.type).synchronize_device(device.index);
+}
 
 }  // namespace tarn

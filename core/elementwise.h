@@ -13,53 +13,57 @@ namespace tarn {
 
 // X(Functor, "public name"). In groups, one kernel file each, to bound the compile time of a file.
 
-#define TARN_UNARY_ARITHMETIC_OPS(X)                                                        \
-  X(Neg, "neg")                                                                             \
-  X(Abs, "abs")                                                                             \
-  X(Sign, "sign")                                                                           \
-  X(Square, "square") X(Floor, "floor") X(Ceil, "ceil") X(Trunc, "trunc") X(Round, "round") \
-      X(Frac, "frac") X(AddScalar, "add_scalar") X(MulScalar, "mul_scalar")                 \
-          X(DivScalar, "div_scalar") X(RdivScalar, "rdiv_scalar") X(Affine, "affine")       \
-              X(Relu, "relu") X(Relu6, "relu6") X(Hardtanh, "hardtanh") X(Clamp, "clamp")   \
-                  X(Threshold, "threshold") X(LogicalNot, "logical_not")                    \
-                      X(BitwiseNot, "bitwise_not") X(IsNan, "isnan") X(IsInf, "isinf")      \
-                          X(IsFinite, "isfinite")
+#define TARN_UNARY_ARITHMETIC_OPS(X)                                                          \
+  X(Neg, "neg")                                                                               \
+  X(Abs, "abs")                                                                               \
+  X(Sign, "sign")                                                                             \
+  X(Square, "square")                                                                         \
+  X(Floor, "floor") X(Ceil, "ceil") X(Trunc, "trunc") X(Round, "round") X(Frac, "frac")       \
+      X(AddScalar, "add_scalar") X(MulScalar, "mul_scalar") X(DivScalar, "div_scalar")        \
+          X(RdivScalar, "rdiv_scalar") X(Affine, "affine") X(Relu, "relu") X(Relu6, "relu6")  \
+              X(Hardtanh, "hardtanh") X(Clamp, "clamp") X(Threshold, "threshold")             \
+                  X(LogicalNot, "logical_not") X(BitwiseNot, "bitwise_not") X(IsNan, "isnan") \
+                      X(IsInf, "isinf") X(IsFinite, "isfinite")
 
 #define TARN_UNARY_MATH_OPS(X)                                                                    \
   X(Sqrt, "sqrt")                                                                                 \
   X(Rsqrt, "rsqrt")                                                                               \
   X(Reciprocal, "reciprocal")                                                                     \
-  X(Exp, "exp") X(Exp2, "exp2") X(Expm1, "expm1") X(Log, "log") X(Log2, "log2") X(Log10, "log10") \
+  X(Exp, "exp")                                                                                   \
+  X(Exp2, "exp2") X(Expm1, "expm1") X(Log, "log") X(Log2, "log2") X(Log10, "log10")               \
       X(Log1p, "log1p") X(Sin, "sin") X(Cos, "cos") X(Tan, "tan") X(Asin, "asin") X(Acos, "acos") \
           X(Atan, "atan") X(Sinh, "sinh") X(Cosh, "cosh") X(Tanh, "tanh") X(Asinh, "asinh")       \
               X(Acosh, "acosh") X(Atanh, "atanh") X(Erf, "erf") X(Erfc, "erfc")                   \
                   X(PowScalar, "pow_scalar") X(RpowScalar, "rpow_scalar")
 
-#define TARN_UNARY_ACTIVATION_OPS(X)                                                          \
-  X(Sigmoid, "sigmoid")                                                                       \
-  X(LogSigmoid, "logsigmoid")                                                                 \
-  X(LeakyRelu, "leaky_relu")                                                                  \
-  X(Elu, "elu") X(Selu, "selu") X(Celu, "celu") X(Gelu, "gelu") X(GeluTanh, "gelu_tanh")      \
-      X(Silu, "silu") X(Mish, "mish") X(Softplus, "softplus") X(Softsign, "softsign")         \
-          X(Tanhshrink, "tanhshrink") X(Hardshrink, "hardshrink") X(Softshrink, "softshrink") \
-              X(Hardsigmoid, "hardsigmoid") X(Hardswish, "hardswish")
+#define TARN_UNARY_ACTIVATION_OPS(X)                                                              \
+  X(Sigmoid, "sigmoid")                                                                           \
+  X(LogSigmoid, "logsigmoid")                                                                     \
+  X(LeakyRelu, "leaky_relu")                                                                      \
+  X(Elu, "elu")                                                                                   \
+  X(Selu, "selu") X(Celu, "celu") X(Gelu, "gelu") X(GeluTanh, "gelu_tanh") X(Silu, "silu")        \
+      X(Mish, "mish") X(Softplus, "softplus") X(Softsign, "softsign") X(Tanhshrink, "tanhshrink") \
+          X(Hardshrink, "hardshrink") X(Softshrink, "softshrink") X(Hardsigmoid, "hardsigmoid")   \
+              X(Hardswish, "hardswish")
 
 #define TARN_UNARY_OPS(X) \
   TARN_UNARY_ARITHMETIC_OPS(X) TARN_UNARY_MATH_OPS(X) TARN_UNARY_ACTIVATION_OPS(X)
 
-#define TARN_BINARY_ARITHMETIC_OPS(X)                                                       \
-  X(Add, "add")                                                                             \
-  X(Sub, "sub")                                                                             \
-  X(Mul, "mul")                                                                             \
-  X(Div, "div") X(FloorDiv, "floor_div") X(TruncDiv, "trunc_div") X(Remainder, "remainder") \
-      X(Fmod, "fmod") X(Pow, "pow") X(Maximum, "maximum") X(Minimum, "minimum") X(Atan2, "atan2")
+#define TARN_BINARY_ARITHMETIC_OPS(X)                                                         \
+  X(Add, "add")                                                                               \
+  X(Sub, "sub")                                                                               \
+  X(Mul, "mul")                                                                               \
+  X(Div, "div")                                                                               \
+  X(FloorDiv, "floor_div") X(TruncDiv, "trunc_div") X(Remainder, "remainder") X(Fmod, "fmod") \
+      X(Pow, "pow") X(Maximum, "maximum") X(Minimum, "minimum") X(Atan2, "atan2")
 
-#define TARN_BINARY_LOGIC_OPS(X)                                                              \
-  X(Eq, "eq")                                                                                 \
-  X(Ne, "ne")                                                                                 \
-  X(Lt, "lt")                                                                                 \
-  X(Le, "le") X(Gt, "gt") X(Ge, "ge") X(LogicalAnd, "logical_and") X(LogicalOr, "logical_or") \
-      X(LogicalXor, "logical_xor") X(BitwiseAnd, "bitwise_and") X(BitwiseOr, "bitwise_or")    \
+#define TARN_BINARY_LOGIC_OPS(X)                                                           \
+  X(Eq, "eq")                                                                              \
+  X(Ne, "ne")                                                                              \
+  X(Lt, "lt")                                                                              \
+  X(Le, "le")                                                                              \
+  X(Gt, "gt") X(Ge, "ge") X(LogicalAnd, "logical_and") X(LogicalOr, "logical_or")          \
+      X(LogicalXor, "logical_xor") X(BitwiseAnd, "bitwise_and") X(BitwiseOr, "bitwise_or") \
           X(BitwiseXor, "bitwise_xor") X(LeftShift, "left_shift") X(RightShift, "right_shift")
 
 #define TARN_BINARY_OPS(X) TARN_BINARY_ARITHMETIC_OPS(X) TARN_BINARY_LOGIC_OPS(X)
@@ -133,9 +137,10 @@ constexpr BinaryInfo ternary_info(TernaryOp op) {
   __builtin_unreachable();
 }
 
-/// The N-th derivative, N = 1..3, of Op at the point whose input or output (what Op::saves names)
-/// is `saved`. Orders 2 and 3 evaluate the first derivative's formula on dual numbers: seeded with
-/// (x, 1), or with the Taylor coefficients of y where the formula reads the output.
+/// The slope dy/dx (N = 1) and its first and second derivative (N = 2, 3) with respect to what
+/// Op::saves names: the input x, or the output y (whose own dependence on x is the business of the
+/// node that made y, so the chain rule is complete). Orders 2 and 3 evaluate the slope's formula on
+/// dual numbers.
 template <class Op, int N, class T>
 TARN_HD T derivative(T saved, const Scalars& s) {
   static_assert(N >= 1 && N <= 3);
@@ -145,20 +150,10 @@ TARN_HD T derivative(T saved, const Scalars& s) {
     return Op::grad(saved, s);
   } else if constexpr (Op::saves == Saves::kNone) {
     return T(0.0);
-  } else if constexpr (Op::saves == Saves::kInput) {
-    if constexpr (N == 2) {
-      return Op::grad(D1(saved, T(1.0)), s).d;
-    } else {
-      return Op::grad(D2(D1(saved, T(1.0)), D1(T(1.0), T(0.0))), s).d.d;
-    }
+  } else if constexpr (N == 2) {
+    return Op::grad(D1(saved, T(1.0)), s).d;
   } else {
-    const T y1 = Op::grad(saved, s);
-    const T y2 = Op::grad(D1(saved, y1), s).d;
-    if constexpr (N == 2) {
-      return y2;
-    } else {
-      return Op::grad(D2(D1(saved, y1), D1(y1, y2)), s).d.d;
-    }
+    return Op::grad(D2(D1(saved, T(1.0)), D1(T(1.0), T(0.0))), s).d.d;
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "tarn/core/kernels.h"
 #include "tarn/core/profiler.h"
@@ -23,15 +22,11 @@ Tensor make(const char* op, const Shape& sizes, const Shape& strides, DType dtyp
 // Dense strides with the dimensions in the order in which `like` walks memory.
 Shape strides_in_order_of(const Tensor& like) {
   const Shape& sizes = like.sizes();
-  int order[kMaxDims];
-  std::iota(order, order + sizes.dim(), 0);
-  std::stable_sort(order, order + sizes.dim(),
-                   [&](int a, int b) { return like.strides()[a] > like.strides()[b]; });
   Shape strides = Shape::filled(sizes.dim(), 1);
   int64_t step = 1;
-  for (int k = sizes.dim() - 1; k >= 0; --k) {
-    strides[order[k]] = step;
-    step *= std::max<int64_t>(sizes[order[k]], 1);
+  for (int64_t d : dims_by_stride(like.strides())) {
+    strides[static_cast<int>(d)] = step;
+    step *= std::max<int64_t>(sizes[static_cast<int>(d)], 1);
   }
   return strides;
 }
@@ -39,15 +34,15 @@ Shape strides_in_order_of(const Tensor& like) {
 }  // namespace
 
 Tensor empty(const Shape& sizes, const TensorOptions& options) {
-  const Shape strides = options.format == MemoryFormat::kChannelsLast
-                            ? channels_last_strides(sizes)
-                            : contiguous_strides(sizes);
+  const Shape strides = options.format == MemoryFormat::kChannelsLast ? channels_last_strides(sizes)
+                                                                      : contiguous_strides(sizes);
   return make("empty", sizes, strides, options.dtype, options.device);
 }
 
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const TensorOptions& options) {
   TARN_CHECK_AS(ShapeError, sizes.dim() == strides.dim(),
-                "empty_strided: as many strides as sizes; got sizes=", sizes, ", strides=", strides);
+                "empty_strided: as many strides as sizes; got sizes=", sizes,
+                ", strides=", strides);
   int64_t span = checked_numel("empty_strided", sizes) == 0 ? 0 : 1;
   for (int i = 0; span && i < sizes.dim(); ++i) {
     TARN_CHECK_AS(ShapeError, strides[i] >= 0, "empty_strided: strides must not be negative; got ",
@@ -63,23 +58,33 @@ Tensor empty_like(const Tensor& like, DType dtype) {
       like.is_contiguous() ? contiguous_strides(like.sizes()) : strides_in_order_of(like);
   return make("empty_like", like.sizes(), strides, dtype, like.device());
 }
-Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
+Tensor empty_like(const Tensor& like) {
+  return empty_like(like, like.dtype());
+}
 
 Tensor full(const Shape& sizes, const Scalar& value, const TensorOptions& options) {
   Tensor out = empty(sizes, options);
   raw::fill_(out, value);
   return out;
 }
-Tensor zeros(const Shape& sizes, const TensorOptions& options) { return full(sizes, 0, options); }
-Tensor ones(const Shape& sizes, const TensorOptions& options) { return full(sizes, 1, options); }
+Tensor zeros(const Shape& sizes, const TensorOptions& options) {
+  return full(sizes, 0, options);
+}
+Tensor ones(const Shape& sizes, const TensorOptions& options) {
+  return full(sizes, 1, options);
+}
 
 Tensor full_like(const Tensor& like, const Scalar& value) {
   Tensor out = empty_like(like);
   raw::fill_(out, value);
   return out;
 }
-Tensor zeros_like(const Tensor& like) { return full_like(like, 0); }
-Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
+Tensor zeros_like(const Tensor& like) {
+  return full_like(like, 0);
+}
+Tensor ones_like(const Tensor& like) {
+  return full_like(like, 1);
+}
 
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
               const TensorOptions& options) {
@@ -97,7 +102,9 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
   if (n > 0) TARN_KERNEL(elementwise, arange, out.device(), start, step, out);
   return out;
 }
-Tensor arange(int64_t end, const TensorOptions& options) { return arange(0, end, 1, options); }
+Tensor arange(int64_t end, const TensorOptions& options) {
+  return arange(0, end, 1, options);
+}
 
 Tensor linspace(double start, double end, int64_t steps, const TensorOptions& options) {
   TARN_CHECK_AS(ValueError, steps >= 0, "linspace: steps must not be negative; got ", steps);
@@ -124,7 +131,8 @@ Tensor scalar_tensor(const Scalar& value, const TensorOptions& options) {
 
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
-  TARN_CHECK_AS(ShapeError, checked_numel("from_vector", sizes) == static_cast<int64_t>(values.size()),
+  TARN_CHECK_AS(ShapeError,
+                checked_numel("from_vector", sizes) == static_cast<int64_t>(values.size()),
                 "from_vector: sizes must hold exactly the values given; got ", values.size(),
                 " values for ", sizes);
   Tensor out = empty(sizes, {.dtype = dtype_of<T>});

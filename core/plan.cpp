@@ -1,8 +1,6 @@
 // plan.cpp - building the walk of an elementwise kernel.
 #include "tarn/core/plan.h"
 
-#include <numeric>
-
 #include "tarn/core/factory.h"
 
 namespace tarn {
@@ -23,12 +21,10 @@ bool all_dense_alike(std::initializer_list<const Tensor*> operands) {
   if (!same) return false;
   // Equal strides in another order: dense if they fill numel without gap or overlap.
   const Shape &sizes = first.sizes(), &strides = first.strides();
-  int order[kMaxDims];
-  std::iota(order, order + sizes.dim(), 0);
-  std::sort(order, order + sizes.dim(), [&](int a, int b) { return strides[a] < strides[b]; });
+  const Shape order = dims_by_stride(strides);
   int64_t expected = 1;
   for (int k = 0; k < sizes.dim(); ++k) {
-    const int d = order[k];
+    const int d = static_cast<int>(order[k]);
     if (sizes[d] == 1) continue;
     if (strides[d] != expected) return false;
     expected *= sizes[d];
@@ -138,13 +134,11 @@ void check_no_internal_overlap(const char* op, const Tensor& out) {
   if (out.is_contiguous()) return;
   const Shape &sizes = out.sizes(), &strides = out.strides();
   // Sorted by stride, each dimension must step beyond everything the smaller ones can reach.
-  int order[kMaxDims];
-  std::iota(order, order + sizes.dim(), 0);
-  std::sort(order, order + sizes.dim(), [&](int a, int b) { return strides[a] < strides[b]; });
+  const Shape order = dims_by_stride(strides);
   int64_t reach = 0;
   bool overlap = false;
   for (int k = 0; k < sizes.dim(); ++k) {
-    const int d = order[k];
+    const int d = static_cast<int>(order[k]);
     if (sizes[d] <= 1) continue;
     overlap |= strides[d] <= reach;
     reach += (sizes[d] - 1) * strides[d];

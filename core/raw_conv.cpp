@@ -9,11 +9,14 @@
 namespace tarn::raw {
 namespace {
 
-Tensor channels_last(const Tensor& x) { return contiguous(x, MemoryFormat::kChannelsLast); }
+Tensor channels_last(const Tensor& x) {
+  return contiguous(x, MemoryFormat::kChannelsLast);
+}
 
 void check_options(const char* op, const Conv2dOptions& o) {
-  TARN_CHECK_AS(ValueError, o.stride_h > 0 && o.stride_w > 0 && o.dilation_h > 0 && o.dilation_w > 0,
-                op, ": stride and dilation must be positive; got stride=[", o.stride_h, ", ",
+  TARN_CHECK_AS(ValueError,
+                o.stride_h > 0 && o.stride_w > 0 && o.dilation_h > 0 && o.dilation_w > 0, op,
+                ": stride and dilation must be positive; got stride=[", o.stride_h, ", ",
                 o.stride_w, "], dilation=[", o.dilation_h, ", ", o.dilation_w, "]");
   TARN_CHECK_AS(ValueError, o.pad_h >= 0 && o.pad_w >= 0, op,
                 ": padding must not be negative; got [", o.pad_h, ", ", o.pad_w, "]");
@@ -61,9 +64,8 @@ void check_operands(const char* op, const Tensor& x, const Tensor& weight, const
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
   check_operands("conv2d", x, weight, bias);
   const Shape sizes = conv2d_sizes("conv2d", x.sizes(), weight.sizes(), o);
-  Tensor y = empty(sizes, {.dtype = x.dtype(),
-                           .device = x.device(),
-                           .format = MemoryFormat::kChannelsLast});
+  Tensor y = empty(
+      sizes, {.dtype = x.dtype(), .device = x.device(), .format = MemoryFormat::kChannelsLast});
   if (y.numel() == 0) return y;
   TARN_KERNEL(conv, forward, x.device(), channels_last(x), contiguous(weight),
               bias.defined() ? contiguous(bias) : bias, o, y);
@@ -77,9 +79,8 @@ Tensor conv2d_backward_data(const Tensor& gy, const Tensor& weight, const Shape&
   TARN_CHECK_AS(ShapeError, gy.sizes() == expected,
                 "conv2d_backward_data: the gradient must have the result's sizes ", expected,
                 "; got ", gy.describe());
-  const TensorOptions like{.dtype = gy.dtype(),
-                           .device = gy.device(),
-                           .format = MemoryFormat::kChannelsLast};
+  const TensorOptions like{
+      .dtype = gy.dtype(), .device = gy.device(), .format = MemoryFormat::kChannelsLast};
   if (gy.numel() == 0) return zeros(x_sizes, like);
   Tensor gx = empty(x_sizes, like);
   if (gx.numel() == 0) return gx;

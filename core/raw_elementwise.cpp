@@ -1,6 +1,7 @@
 // raw_elementwise.cpp - checks, promotion and allocation for elementwise operations.
 #include "tarn/core/raw_elementwise.h"
 
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
 #include "tarn/core/profiler.h"
@@ -9,24 +10,34 @@
 namespace tarn::raw {
 namespace {
 
-int kind(DType d) { return is_floating(d) ? 2 : d == DType::kBool ? 0 : 1; }
+int kind(DType d) {
+  return is_floating(d) ? 2 : d == DType::kBool ? 0 : 1;
+}
 
 const char* domain_text(Domain domain) {
   switch (domain) {
-    case Domain::kFloating: return "floating";
-    case Domain::kNumber: return "floating or integer";
-    case Domain::kIntegral: return "integer or bool";
-    case Domain::kAny: break;
+    case Domain::kFloating:
+      return "floating";
+    case Domain::kNumber:
+      return "floating or integer";
+    case Domain::kIntegral:
+      return "integer or bool";
+    case Domain::kAny:
+      break;
   }
   return "any";
 }
 
 bool in_domain(DType d, Domain domain) {
   switch (domain) {
-    case Domain::kFloating: return is_floating(d);
-    case Domain::kNumber: return d != DType::kBool;
-    case Domain::kIntegral: return !is_floating(d);
-    case Domain::kAny: break;
+    case Domain::kFloating:
+      return is_floating(d);
+    case Domain::kNumber:
+      return d != DType::kBool;
+    case Domain::kIntegral:
+      return !is_floating(d);
+    case Domain::kAny:
+      break;
   }
   return true;
 }
@@ -61,8 +72,8 @@ Tensor without_overlap(const Tensor& out, const Tensor& x) {
 }
 
 void check_inplace_target(const char* op, const Tensor& x, const Shape& result) {
-  TARN_CHECK_AS(ShapeError, x.sizes() == result, op, "_: the result must have the tensor's sizes; got ",
-                x.sizes(), ", result ", result);
+  TARN_CHECK_AS(ShapeError, x.sizes() == result, op,
+                "_: the result must have the tensor's sizes; got ", x.sizes(), ", result ", result);
   check_no_internal_overlap(op, x);
 }
 
@@ -139,9 +150,8 @@ void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
   check_same_device(info.name, a, b);
   const DType dtype = compute_dtype(result_dtype(a, b), info.domain);
   check_domain(info.name, dtype, info.domain);
-  TARN_CHECK_AS(DTypeError, kind(dtype) <= kind(a.dtype()), info.name,
-                "_: the result is ", dtype, " and cannot be stored in place; got a=", a.describe(),
-                ", b=", b.describe());
+  TARN_CHECK_AS(DTypeError, kind(dtype) <= kind(a.dtype()), info.name, "_: the result is ", dtype,
+                " and cannot be stored in place; got a=", a.describe(), ", b=", b.describe());
   if (!(a.sizes() == b.sizes())) {
     check_inplace_target(info.name, a, broadcast_shapes(info.name, a.sizes(), b.sizes()));
   } else {
@@ -170,8 +180,8 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   check_same_device("where", cond, a);
   const DType dtype = result_dtype(a, b);
   const Tensor x = to(a, dtype), y = to(b, dtype);
-  const Shape sizes = broadcast_shapes(
-      "where", broadcast_shapes("where", x.sizes(), y.sizes()), cond.sizes());
+  const Shape sizes =
+      broadcast_shapes("where", broadcast_shapes("where", x.sizes(), y.sizes()), cond.sizes());
   Tensor out = elementwise_output(sizes, {&x, &y, &cond}, dtype);
   if (out.numel() > 0) {
     TARN_KERNEL(elementwise, where, out.device(), make_plan({&out, &cond, &x, &y}));
@@ -198,8 +208,8 @@ void ternary_(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, c
   const char* name = ternary_info(op).name;
   check_same_device(name, a, b);
   check_same_device(name, a, c);
-  check_inplace_target(name, a, broadcast_shapes(name, broadcast_shapes(name, a.sizes(), b.sizes()),
-                                                 c.sizes()));
+  check_inplace_target(
+      name, a, broadcast_shapes(name, broadcast_shapes(name, a.sizes(), b.sizes()), c.sizes()));
   if (a.numel() > 0) {
     const Tensor y = without_overlap(a, to(b, a.dtype())), z = without_overlap(a, to(c, a.dtype()));
     TARN_KERNEL(elementwise, ternary, a.device(), op, s, make_plan({&a, &a, &y, &z}));
@@ -219,8 +229,9 @@ void copy_between(const Tensor& out, const Tensor& from) {
   Tensor source = to(from, out.dtype());
   if (!(source.sizes() == out.sizes())) source = expand(source, out.sizes());
   source = contiguous(source);
-  const Tensor target = out.is_contiguous() ? out : empty(out.sizes(), {.dtype = out.dtype(),
-                                                                        .device = out.device()});
+  const Tensor target = out.is_contiguous()
+                            ? out
+                            : empty(out.sizes(), {.dtype = out.dtype(), .device = out.device()});
   const Device on = out.device().is_cuda() ? out.device() : source.device();
   const auto bytes = static_cast<size_t>(out.numel() * item_size(out.dtype()));
   backend(on.type).copy(target.data(), target.device(), source.data(), source.device(), bytes,
@@ -283,9 +294,9 @@ void fill_(const Tensor& x, const Scalar& value) {
 Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
   if (x.sizes() == sizes) return x;
   const int extra = x.dim() - sizes.dim();
-  TARN_CHECK_AS(ShapeError, extra >= 0 && broadcast_shapes("sum_to_size", x.sizes(), sizes) == x.sizes(),
-                "sum_to_size: sizes must broadcast to the tensor's; got ", sizes, " for ",
-                x.describe());
+  TARN_CHECK_AS(
+      ShapeError, extra >= 0 && broadcast_shapes("sum_to_size", x.sizes(), sizes) == x.sizes(),
+      "sum_to_size: sizes must broadcast to the tensor's; got ", sizes, " for ", x.describe());
   Shape kept = Shape::filled(x.dim(), 1);
   for (int i = 0; i < sizes.dim(); ++i) kept[i + extra] = sizes[i];
   Tensor out = empty(kept, {.dtype = x.dtype(), .device = x.device()});

@@ -30,25 +30,42 @@ Tensor ternary(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, 
 void ternary_(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, const Scalars& s);
 
 // The binary operations by name.
-#define TARN_RAW_BINARY(X)                                                                        \
-  X(Add, add) X(Sub, sub) X(Mul, mul) X(Div, div) X(FloorDiv, floor_div) X(TruncDiv, trunc_div)   \
-  X(Remainder, remainder) X(Fmod, fmod) X(Pow, pow) X(Maximum, maximum) X(Minimum, minimum)       \
-  X(Atan2, atan2) X(Eq, eq) X(Ne, ne) X(Lt, lt) X(Le, le) X(Gt, gt) X(Ge, ge)                     \
-  X(LogicalAnd, logical_and) X(LogicalOr, logical_or) X(LogicalXor, logical_xor)                  \
-  X(BitwiseAnd, bitwise_and) X(BitwiseOr, bitwise_or) X(BitwiseXor, bitwise_xor)
-#define TARN_X(Name, name)                                                                        \
-  inline Tensor name(const Tensor& a, const Tensor& b) { return binary(BinaryOp::k##Name, a, b); } \
-  inline Tensor name(const Tensor& a, const Scalar& b) { return binary(BinaryOp::k##Name, a, b); }
+#define TARN_RAW_BINARY(X)                                                                      \
+  X(Add, add)                                                                                   \
+  X(Sub, sub) X(Mul, mul) X(Div, div) X(FloorDiv, floor_div) X(TruncDiv, trunc_div)             \
+      X(Remainder, remainder) X(Fmod, fmod) X(Pow, pow) X(Maximum, maximum) X(Minimum, minimum) \
+          X(Atan2, atan2) X(Eq, eq) X(Ne, ne) X(Lt, lt) X(Le, le) X(Gt, gt) X(Ge, ge)           \
+              X(LogicalAnd, logical_and) X(LogicalOr, logical_or) X(LogicalXor, logical_xor)    \
+                  X(BitwiseAnd, bitwise_and) X(BitwiseOr, bitwise_or) X(BitwiseXor, bitwise_xor)
+#define TARN_X(Name, name)                               \
+  inline Tensor name(const Tensor& a, const Tensor& b) { \
+    return binary(BinaryOp::k##Name, a, b);              \
+  }                                                      \
+  inline Tensor name(const Tensor& a, const Scalar& b) { \
+    return binary(BinaryOp::k##Name, a, b);              \
+  }
 TARN_RAW_BINARY(TARN_X)
 #undef TARN_X
 #undef TARN_RAW_BINARY
 
-inline void add_(const Tensor& a, const Tensor& b) { binary_(BinaryOp::kAdd, a, b); }
-inline void sub_(const Tensor& a, const Tensor& b) { binary_(BinaryOp::kSub, a, b); }
-inline void mul_(const Tensor& a, const Tensor& b) { binary_(BinaryOp::kMul, a, b); }
-inline void mul_(const Tensor& a, const Scalar& b) { binary_(BinaryOp::kMul, a, b); }
-inline void div_(const Tensor& a, const Tensor& b) { binary_(BinaryOp::kDiv, a, b); }
-inline Tensor logical_not(const Tensor& x) { return unary(UnaryOp::kLogicalNot, x); }
+inline void add_(const Tensor& a, const Tensor& b) {
+  binary_(BinaryOp::kAdd, a, b);
+}
+inline void sub_(const Tensor& a, const Tensor& b) {
+  binary_(BinaryOp::kSub, a, b);
+}
+inline void mul_(const Tensor& a, const Tensor& b) {
+  binary_(BinaryOp::kMul, a, b);
+}
+inline void mul_(const Tensor& a, const Scalar& b) {
+  binary_(BinaryOp::kMul, a, b);
+}
+inline void div_(const Tensor& a, const Tensor& b) {
+  binary_(BinaryOp::kDiv, a, b);
+}
+inline Tensor logical_not(const Tensor& x) {
+  return unary(UnaryOp::kLogicalNot, x);
+}
 
 /// The dtype of op(a, b): 0-d tensors and scalars promote only across kinds, as in PyTorch.
 DType result_dtype(const Tensor& a, const Tensor& b);

@@ -28,8 +28,8 @@ Tensor as_operand(const Tensor& x) {
 void run(const Tensor& a, const Tensor& b, const Tensor& bias, double alpha, double beta,
          Epilogue epilogue, const Tensor& out) {
   if (out.numel() == 0) return;
-  TARN_KERNEL(matmul, matmul, out.device(), as_operand(a), as_operand(b), bias, alpha, beta, epilogue,
-              out);
+  TARN_KERNEL(matmul, matmul, out.device(), as_operand(a), as_operand(b), bias, alpha, beta,
+              epilogue, out);
 }
 
 // [.., M, K] with the batch dimensions folded into one: [B, M, K].
@@ -63,9 +63,9 @@ void check_matmul(const char* op, const Tensor& a, const Tensor& b) {
   const int64_t inner_a = a.sizes().back();
   const int64_t inner_b = b.dim() == 1 ? b.sizes()[0] : b.sizes()[b.dim() - 2];
   const bool transposed_fits = b.dim() >= 2 && b.sizes().back() == inner_a;
-  TARN_CHECK_AS(ShapeError, inner_a == inner_b, op, ": inner sizes must match; got a=", a.describe(),
-                ", b=", b.describe(), " (", inner_a, " vs ", inner_b, ")",
-                transposed_fits ? "; did you mean b.t()?" : "");
+  TARN_CHECK_AS(ShapeError, inner_a == inner_b, op,
+                ": inner sizes must match; got a=", a.describe(), ", b=", b.describe(), " (",
+                inner_a, " vs ", inner_b, ")", transposed_fits ? "; did you mean b.t()?" : "");
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -94,8 +94,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
   check_matmul("addmm", a, b);
-  TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2, "addmm: a and b must be matrices; got a=",
-                a.describe(), ", b=", b.describe());
+  TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2,
+                "addmm: a and b must be matrices; got a=", a.describe(), ", b=", b.describe());
   const Shape sizes{a.sizes()[0], b.sizes()[1]};
   TARN_CHECK_AS(ShapeError, broadcast_shapes("addmm", c.sizes(), sizes) == sizes,
                 "addmm: the added tensor must broadcast to ", sizes, "; got ", c.describe());
@@ -118,7 +118,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
   check_defined("linear", "x", x);
   check_defined("linear", "weight", weight);
   check_same_device("linear", x, weight);
-  TARN_CHECK_AS(ShapeError, weight.dim() == 2 && x.dim() >= 1 && x.sizes().back() == weight.sizes()[1],
+  TARN_CHECK_AS(ShapeError,
+                weight.dim() == 2 && x.dim() >= 1 && x.sizes().back() == weight.sizes()[1],
                 "linear: x [..., K] and weight [N, K] must share K; got x=", x.describe(),
                 ", weight=", weight.describe());
   TARN_CHECK_AS(DTypeError, x.dtype() == weight.dtype() && is_floating(x.dtype()),

@@ -13,7 +13,8 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, dou
 /// epilogue(x @ weight.t() + bias): x [..., K], weight [N, K], bias [N] or undefined -> [..., N].
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               Epilogue epilogue = Epilogue::kNone);
-/// Messages of matmul's and linear's shape errors, in the caller's terms; called before any reshape.
+/// Messages of matmul's and linear's shape errors, in the caller's terms; called before any
+/// reshape.
 void check_matmul(const char* op, const Tensor& a, const Tensor& b);
 
 }  // namespace tarn::raw

@@ -29,7 +29,9 @@ Backend& backend(DeviceType type) {
   return cpu::cpu_backend();
 }
 
-bool has_backend(DeviceType type) { return type == DeviceType::kCPU; }
+bool has_backend(DeviceType type) {
+  return type == DeviceType::kCPU;
+}
 
 KernelTable& mutable_kernels(DeviceType type) {
   if (type != DeviceType::kCPU) no_cuda();
@@ -37,7 +39,9 @@ KernelTable& mutable_kernels(DeviceType type) {
   return *table;
 }
 
-const KernelTable& kernels(DeviceType type) { return mutable_kernels(type); }
+const KernelTable& kernels(DeviceType type) {
+  return mutable_kernels(type);
+}
 
 void detail::missing_kernel(const char* slot, Device device) {
   fail<UnsupportedError>("no ", device.is_cpu() ? "cpu" : "cuda", " kernel for ", slot,

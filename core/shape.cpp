@@ -28,6 +28,16 @@ Shape channels_last_strides(const Shape& sizes) {
   return {h * w * c, 1, w * c, c};
 }
 
+Shape dims_by_stride(const Shape& strides) {
+  Shape order;
+  for (int d = strides.dim() - 1; d >= 0; --d) {
+    int at = order.dim();
+    while (at > 0 && strides[static_cast<int>(order[at - 1])] > strides[d]) --at;
+    order.insert(at, d);
+  }
+  return order;
+}
+
 Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
   if (a == b) return a;
   const int n = std::max(a.dim(), b.dim());
@@ -36,8 +46,8 @@ Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
     const int64_t sa = i <= a.dim() ? a[a.dim() - i] : 1;
     const int64_t sb = i <= b.dim() ? b[b.dim() - i] : 1;
     TARN_CHECK_AS(ShapeError, sa == sb || sa == 1 || sb == 1, op,
-                  ": shapes do not broadcast; got a=", a, ", b=", b, " (dimension ", n - i, ": ", sa,
-                  " vs ", sb, ")");
+                  ": shapes do not broadcast; got a=", a, ", b=", b, " (dimension ", n - i, ": ",
+                  sa, " vs ", sb, ")");
     out[n - i] = sa == 1 ? sb : sa;
   }
   return out;

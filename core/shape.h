@@ -83,6 +83,9 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape);
 Shape contiguous_strides(const Shape& sizes);
 /// Strides of a dense NHWC (4-d) tensor whose logical sizes are NCHW.
 Shape channels_last_strides(const Shape& sizes);
+/// The dimensions from the smallest stride to the largest; equal strides keep their order, last
+/// first.
+Shape dims_by_stride(const Shape& strides);
 /// The broadcast of two shapes. Throws ShapeError in the words of `op`.
 Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 /// Maps dim in [-ndim, ndim) to [0, ndim). Throws IndexError in the words of `op`. A 0-d tensor

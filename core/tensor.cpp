@@ -9,8 +9,8 @@
 namespace tarn {
 namespace {
 
-// Dense in the order given: walking `order` from the last dimension, strides multiply up. Sizes of 1
-// may have any stride.
+// Dense in the order given: walking `order` from the last dimension, strides multiply up. Sizes of
+// 1 may have any stride.
 template <size_t N>
 bool dense_in_order(const Shape& sizes, const Shape& strides, const int (&order)[N]) {
   int64_t expected = 1;
@@ -38,8 +38,7 @@ bool row_major(const Shape& sizes, const Shape& strides) {
 void TensorImpl::update_layout() {
   numel = sizes.numel();
   contiguous = numel == 0 || row_major(sizes, strides);
-  channels_last =
-      sizes.dim() == 4 && (numel == 0 || dense_in_order(sizes, strides, {0, 2, 3, 1}));
+  channels_last = sizes.dim() == 4 && (numel == 0 || dense_in_order(sizes, strides, {0, 2, 3, 1}));
 }
 
 Tensor::Tensor(Ref<Storage> storage, const Shape& sizes, const Shape& strides, int64_t offset,

@@ -58,7 +58,8 @@ Shape infer_sizes(const char* op, const Shape& sizes, int64_t numel) {
     }
   }
   const bool fits = unknown < 0 ? known == numel : known != 0 && numel % known == 0;
-  TARN_CHECK_AS(ShapeError, fits, op, ": sizes must hold exactly ", numel, " elements; got ", sizes);
+  TARN_CHECK_AS(ShapeError, fits, op, ": sizes must hold exactly ", numel, " elements; got ",
+                sizes);
   if (unknown >= 0) out[unknown] = numel / known;
   return out;
 }
@@ -75,8 +76,8 @@ Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, int
   const int64_t capacity = static_cast<int64_t>(x.storage()->bytes()) / item_size(x.dtype());
   TARN_CHECK_AS(ShapeError,
                 checked_numel("as_strided", sizes) == 0 || (offset >= 0 && last < capacity),
-                "as_strided: must stay inside the storage of ", capacity, " elements; got sizes=",
-                sizes, ", strides=", strides, ", offset=", offset);
+                "as_strided: must stay inside the storage of ", capacity,
+                " elements; got sizes=", sizes, ", strides=", strides, ", offset=", offset);
   return make_view(x, sizes, strides, offset);
 }
 
@@ -216,8 +217,8 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   const int64_t size = x.sizes()[d];
   const int64_t begin = start < 0 ? start + size : start;
   TARN_CHECK_AS(IndexError, begin >= 0 && length >= 0 && begin + length <= size,
-                "narrow: the range must lie in dimension ", d, " of size ", size, "; got start=",
-                start, ", length=", length);
+                "narrow: the range must lie in dimension ", d, " of size ", size,
+                "; got start=", start, ", length=", length);
   return slice(x, d, begin, begin + length, 1);
 }
 

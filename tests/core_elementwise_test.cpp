@@ -20,26 +20,36 @@ double value(double x, const Scalars& s = kParameters) {
   return Op::template fwd<double>(x, s);
 }
 
-template <class Op, int N>
-double slope(double x, const Scalars& s = kParameters) {
-  if constexpr (N == 0) {
-    return value<Op>(x, s);
-  } else {
-    return derivative<Op, N>(Op::saves == Saves::kOutput ? value<Op>(x, s) : x, s);
-  }
+/// What derivative() is evaluated at: x, or y = Op(x) where the slope's formula reads the output.
+template <class Op>
+double saved_at(double x) {
+  return Op::saves == Saves::kOutput ? value<Op>(x) : x;
 }
 
-/// derivative N against the central difference of derivative N - 1, Richardson-extrapolated.
+/// dy/dx at x.
+template <class Op, int N = 1>
+double slope(double x, const Scalars& s = kParameters) {
+  static_assert(N == 1);
+  return derivative<Op, N>(Op::saves == Saves::kOutput ? value<Op>(x, s) : x, s);
+}
+
+/// Order 1 against the central difference of the value in x; a higher order against that of the
+/// order below in the saved variable. Richardson-extrapolated.
 template <class Op, int N>
 void check_order(const char* name) {
   int checked = 0;
   for (double x : {-2.7, -1.45, -0.85, -0.35, 0.15, 0.45, 0.75, 1.15, 1.85, 2.9, 3.7}) {
-    const auto central = [&](double h) {
-      return (slope<Op, N - 1>(x + h) - slope<Op, N - 1>(x - h)) / (2 * h);
+    const auto below = [&](double h) {
+      if constexpr (N == 1) {
+        return value<Op>(x + h);
+      } else {
+        return derivative<Op, N - 1>(saved_at<Op>(x) + h, kParameters);
+      }
     };
+    const auto central = [&](double h) { return (below(h) - below(-h)) / (2 * h); };
     const double numeric = (4 * central(5e-4) - central(1e-3)) / 3;
     if (!std::isfinite(numeric)) continue;  // outside the operator's domain
-    const double got = slope<Op, N>(x);
+    const double got = derivative<Op, N>(saved_at<Op>(x), kParameters);
     EXPECT_NEAR(got, numeric, 1e-7 * (1 + std::abs(numeric)))
         << name << ", order " << N << " at " << x;
     ++checked;

@@ -4,14 +4,14 @@
 // event is the time at which it was recorded.
 #include "tarn/core/cpu/backend.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <thread>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tarn/core/error.h"
 
@@ -80,7 +80,9 @@ class CpuBackend final : public Backend {
   void synchronize_device(int) override {}
 
   void* create_event(int, bool) override { return new Clock::time_point(Clock::now()); }
-  void destroy_event(void* event) noexcept override { delete static_cast<Clock::time_point*>(event); }
+  void destroy_event(void* event) noexcept override {
+    delete static_cast<Clock::time_point*>(event);
+  }
   void record_event(void* event, Stream) override {
     *static_cast<Clock::time_point*>(event) = Clock::now();
   }
@@ -88,7 +90,8 @@ class CpuBackend final : public Backend {
   bool query_event(void*) override { return true; }
   void synchronize_event(void*) override {}
   double elapsed_ms(void* start, void* end) override {
-    const auto span = *static_cast<Clock::time_point*>(end) - *static_cast<Clock::time_point*>(start);
+    const auto span =
+        *static_cast<Clock::time_point*>(end) - *static_cast<Clock::time_point*>(start);
     return std::chrono::duration<double, std::milli>(span).count();
   }
 };
