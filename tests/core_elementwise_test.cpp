@@ -26,10 +26,9 @@ double saved_at(double x) {
   return Op::saves == Saves::kOutput ? value<Op>(x) : x;
 }
 
-/// dy/dx at x.
+/// derivative() of order N at x.
 template <class Op, int N = 1>
 double slope(double x, const Scalars& s = kParameters) {
-  static_assert(N == 1);
   return derivative<Op, N>(Op::saves == Saves::kOutput ? value<Op>(x, s) : x, s);
 }
 
