@@ -34,7 +34,7 @@ std::string bar_text(double fraction, int64_t width) {
 std::string rate_text(double rate, const std::string& unit) {
   if (rate <= 0) return "?" + unit + "/s";
   if (rate < 1) return format("%5.2fs/%s", 1 / rate, unit.c_str());
-  return format(rate < 1000 ? "%5.2f%s/s" : "%.0f%s/s", rate, unit.c_str());
+  return format(rate < 999.5 ? "%5.2f%s/s" : "%.0f%s/s", rate, unit.c_str());
 }
 
 std::string cut(const std::string& text, int64_t width) {
