@@ -38,6 +38,11 @@ template <class Op, int N>
 void check_order(const char* name) {
   int checked = 0;
   for (double x : {-2.7, -1.45, -0.85, -0.35, 0.15, 0.45, 0.75, 1.15, 1.85, 2.9, 3.7}) {
+    if (N > 1 && Op::saves == Saves::kOutput && value<Op>(x + 1e-3) == value<Op>(x - 1e-3)) {
+      // The output stays put, so the saved variable sits on its own kink.
+      EXPECT_EQ((derivative<Op, N>(saved_at<Op>(x), kParameters)), 0.0) << name << " at " << x;
+      continue;
+    }
     const auto below = [&](double h) {
       if constexpr (N == 1) {
         return value<Op>(x + h);
