@@ -3,4 +3,5 @@
 
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_matmul.h"
+#include "tarn/autograd/functions_random.h"
 #include "tarn/autograd/functions_shape.h"
