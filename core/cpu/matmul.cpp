@@ -1,0 +1,33 @@
+// matmul.cpp - fills the matrix product slot: tensors to strides and pointers.
+#include "tarn/core/cpu/matmul_dispatch.h"
+#include "tarn/core/cpu/table.h"
+
+namespace tarn::cpu {
+namespace {
+
+void matmul_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, double alpha, double beta,
+                   Epilogue epilogue, const Tensor& out, Stream) {
+  const int64_t d = a.dim() - 2;  // 1 if there is a batch dimension
+  MatmulCall call;
+  call.dtype = out.dtype();
+  call.m = a.sizes()[d], call.k = a.sizes()[d + 1], call.n = b.sizes()[d + 1];
+  call.a = a.data(), call.a_row = a.strides()[d], call.a_col = a.strides()[d + 1];
+  call.b = b.data(), call.b_row = b.strides()[d], call.b_col = b.strides()[d + 1];
+  call.c = out.data(), call.c_row = out.strides()[d];
+  if (d == 1) {
+    call.batch = a.sizes()[0];
+    call.a_batch = a.strides()[0], call.b_batch = b.strides()[0], call.c_batch = out.strides()[0];
+  }
+  call.bias = bias.defined() ? bias.data() : nullptr;
+  call.alpha = alpha, call.beta = beta;
+  call.epilogue = epilogue;
+  matmul(call);
+}
+
+}  // namespace
+
+void add_matmul_kernels(KernelTable& table) {
+  table.matmul.matmul = matmul_kernel;
+}
+
+}  // namespace tarn::cpu

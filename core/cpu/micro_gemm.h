@@ -1,0 +1,114 @@
+// micro_gemm.h - the register-blocked inner loop under Winograd and the own matrix product.
+//
+// C[MR, NV vectors] (+)= A[MR, kc] * B[kc, NV vectors]. A is read in place, one broadcast per row
+// and step; B has dense rows. 14 x 2 vectors keeps 28 of 32 AVX-512 registers as accumulators: 28
+// fused multiply-adds for 16 loads. Every element of C is summed in the order of k, so the bits do
+// not depend on how rows and columns are split.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "tarn/core/cpu/simd16.h"
+
+namespace tarn::cpu {
+
+constexpr int64_t kMaxRows = 14;  // rows of the largest register block
+
+/// The 64-byte vector of T.
+template <typename T>
+struct Wide;
+template <>
+struct Wide<float> {
+  typedef float type __attribute__((vector_size(64)));
+  typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+};
+template <>
+struct Wide<double> {
+  typedef double type __attribute__((vector_size(64)));
+  typedef double unaligned __attribute__((vector_size(64), aligned(8), may_alias));
+};
+template <typename T>
+constexpr int64_t kWidth = 64 / static_cast<int64_t>(sizeof(T));
+/// Columns of a packed panel of B: two vectors.
+template <typename T>
+constexpr int64_t kPanelOf = 2 * kWidth<T>;
+constexpr int64_t kPanel = kPanelOf<float>;
+
+struct StrideA {
+  int64_t row, depth;  // elements between rows, and between steps of k
+};
+
+/// kRow and kDepth are A's strides where they are constant (they become displacements), else 0.
+template <typename T, int MR, int NV, int64_t kRow, int64_t kDepth>
+void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __restrict b,
+                int64_t ldb, T* __restrict c, int64_t ldc, bool accumulate) {
+  using V = typename Wide<T>::type;
+  using U = typename Wide<T>::unaligned;
+  constexpr int64_t kW = kWidth<T>;
+  const int64_t row = kRow != 0 ? kRow : strides.row;
+  const int64_t depth = kDepth != 0 ? kDepth : strides.depth;
+  V acc[MR][NV];
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      acc[r][j] = accumulate ? V(*reinterpret_cast<U*>(c + r * ldc + j * kW)) : V{};
+    }
+  }
+  // Rows are addressed from every third one (base, base + row, base + 2 row): fourteen pointers
+  // would not fit the integer registers.
+  const T* base[(MR + 2) / 3];
+#pragma GCC unroll 8
+  for (int i = 0; i < (MR + 2) / 3; ++i) base[i] = a + 3 * i * row;
+  for (int64_t k = 0; k < kc; ++k) {
+    V bv[NV];
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) bv[j] = *reinterpret_cast<const U*>(b + j * kW);
+    b += ldb;
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; ++r) {
+      const V av = base[r / 3][r % 3 * row] - V{};
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) acc[r][j] += av * bv[j];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < (MR + 2) / 3; ++i) base[i] += depth;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) *reinterpret_cast<U*>(c + r * ldc + j * kW) = acc[r][j];
+  }
+}
+
+template <typename T>
+using MicroGemm = void (*)(int64_t, const T*, StrideA, const T*, int64_t, T*, int64_t, bool);
+
+template <typename T, int NV, int64_t kRow, int64_t kDepth, int... kRows>
+constexpr std::array<MicroGemm<T>, sizeof...(kRows)> micro_gemm_list(
+    std::integer_sequence<int, kRows...>) {
+  return {&micro_gemm<T, kRows + 1, NV, kRow, kDepth>...};
+}
+
+/// C[rows, columns] (+)= A * B over one panel of B; columns <= kPanelOf<T>, and C must have room
+/// for columns rounded up to a vector. Rows are split evenly into register blocks.
+template <typename T, int64_t kRow, int64_t kDepth>
+inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, StrideA strides,
+                       const T* b, int64_t ldb, T* c, int64_t ldc, bool accumulate) {
+  static constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>{};
+  static constexpr auto kOne = micro_gemm_list<T, 1, kRow, kDepth>(kRows);
+  static constexpr auto kTwo = micro_gemm_list<T, 2, kRow, kDepth>(kRows);
+  const auto& kernels = columns > kWidth<T> ? kTwo : kOne;
+  const int64_t row = kRow != 0 ? kRow : strides.row;
+  const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t block = 0, r = 0; block < blocks; ++block) {
+    const int64_t count = (rows - r) / (blocks - block);
+    kernels[static_cast<size_t>(count - 1)](kc, a + r * row, strides, b, ldb, c + r * ldc, ldc,
+                                            accumulate);
+    r += count;
+  }
+}
+
+}  // namespace tarn::cpu
