@@ -1,0 +1,136 @@
+// conv_dispatch.cpp - which engine runs a convolution, by type, shape and measurement.
+#include "tarn/core/cpu/conv_dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "tarn/core/cpu/column_sums.h"
+#include "tarn/core/cpu/dnnl_conv.h"
+#include "tarn/core/cpu/half_buffer.h"
+#include "tarn/core/cpu/im2col_conv.h"
+#include "tarn/core/cpu/winograd.h"
+
+namespace tarn::cpu {
+namespace {
+
+std::atomic<bool>& winograd_flag() {
+  static std::atomic<bool> enabled = [] {
+    const char* value = std::getenv("TARN_WINOGRAD");
+    return value == nullptr || std::string_view(value) != "0";
+  }();
+  return enabled;
+}
+
+bool use_winograd(const Conv2dShape& s) {
+  return winograd_enabled() && winograd_applies(s);
+}
+
+void fill_zero(void* data, DType dtype, int64_t count) {
+  std::memset(data, 0, static_cast<size_t>(count * item_size(dtype)));
+}
+
+}  // namespace
+
+bool winograd_enabled() {
+  return winograd_flag().load(std::memory_order_relaxed);
+}
+
+void set_winograd_enabled(bool enabled) {
+  winograd_flag().store(enabled, std::memory_order_relaxed);
+}
+
+void conv2d_forward(const Conv2dShape& s, DType dtype, const void* x, const void* w,
+                    const void* bias, void* y) {
+  if (s.output_size() == 0) return;
+  if (dtype == DType::kF64) {
+    im2col_forward(s, static_cast<const double*>(x), static_cast<const double*>(w),
+                   static_cast<const double*>(bias), static_cast<double*>(y));
+    return;
+  }
+  if (dtype == DType::kF32 && use_winograd(s)) {
+    winograd_forward(s, static_cast<const float*>(x), static_cast<const float*>(w),
+                     static_cast<const float*>(bias), static_cast<float*>(y));
+    return;
+  }
+  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kForward, s, dtype, const_cast<void*>(x),
+                                        const_cast<void*>(w), bias, y)) {
+    return;
+  }
+  if (dtype == DType::kF32) {
+    im2col_forward(s, static_cast<const float*>(x), static_cast<const float*>(w),
+                   static_cast<const float*>(bias), static_cast<float*>(y));
+    return;
+  }
+  FloatCopy fx(x, dtype, s.input_size()), fw(w, dtype, s.weight_size()), fy(s.output_size());
+  FloatCopy fb(bias, dtype, bias != nullptr ? s.k : 0);
+  conv2d_forward(s, DType::kF32, fx.data(), fw.data(), bias != nullptr ? fb.data() : nullptr,
+                 fy.data());
+  fy.store(y, dtype);
+}
+
+void conv2d_backward_data(const Conv2dShape& s, DType dtype, const void* gy, const void* w,
+                          void* gx) {
+  if (s.input_size() == 0) return;
+  if (s.output_size() == 0) {
+    fill_zero(gx, dtype, s.input_size());
+    return;
+  }
+  if (dtype == DType::kF64) {
+    im2col_backward_data(s, static_cast<const double*>(gy), static_cast<const double*>(w),
+                         static_cast<double*>(gx));
+    return;
+  }
+  if (dtype == DType::kF32 && use_winograd(s)) {
+    winograd_backward_data(s, static_cast<const float*>(gy), static_cast<const float*>(w),
+                           static_cast<float*>(gx));
+    return;
+  }
+  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardData, s, dtype, gx, const_cast<void*>(w),
+                                        nullptr, const_cast<void*>(gy))) {
+    return;
+  }
+  if (dtype == DType::kF32) {
+    im2col_backward_data(s, static_cast<const float*>(gy), static_cast<const float*>(w),
+                         static_cast<float*>(gx));
+    return;
+  }
+  FloatCopy fgy(gy, dtype, s.output_size()), fw(w, dtype, s.weight_size()), fgx(s.input_size());
+  conv2d_backward_data(s, DType::kF32, fgy.data(), fw.data(), fgx.data());
+  fgx.store(gx, dtype);
+}
+
+void conv2d_backward_weights(const Conv2dShape& s, DType dtype, const void* x, const void* gy,
+                             void* gw, void* gb) {
+  if (gb != nullptr) column_sums(gy, dtype, s.k > 0 ? s.output_size() / s.k : 0, s.k, gb);
+  if (s.weight_size() == 0) return;
+  if (s.output_size() == 0) {
+    fill_zero(gw, dtype, s.weight_size());
+    return;
+  }
+  if (dtype == DType::kF64) {
+    im2col_backward_weights(s, static_cast<const double*>(x), static_cast<const double*>(gy),
+                            static_cast<double*>(gw));
+    return;
+  }
+  if (dtype == DType::kF32 && use_winograd(s)) {
+    winograd_backward_weights(s, static_cast<const float*>(x), static_cast<const float*>(gy),
+                              static_cast<float*>(gw));
+    return;
+  }
+  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardWeights, s, dtype, const_cast<void*>(x),
+                                        gw, nullptr, const_cast<void*>(gy))) {
+    return;
+  }
+  if (dtype == DType::kF32) {
+    im2col_backward_weights(s, static_cast<const float*>(x), static_cast<const float*>(gy),
+                            static_cast<float*>(gw));
+    return;
+  }
+  FloatCopy fx(x, dtype, s.input_size()), fgy(gy, dtype, s.output_size()), fgw(s.weight_size());
+  conv2d_backward_weights(s, DType::kF32, fx.data(), fgy.data(), fgw.data(), nullptr);
+  fgw.store(gw, dtype);
+}
+
+}  // namespace tarn::cpu
