@@ -98,6 +98,20 @@ TEST(Options, bools_have_a_negative_form_and_take_a_value) {
   EXPECT_EQ(t.input, "data");
 }
 
+TEST(Options, a_flag_may_have_several_names) {
+  double decay = 0;
+  Options options("p", "");
+  options.add("-w, --wd, --weight-decay", &decay, "weight decay").at_least(0);
+  for (const char* name : {"--wd", "--weight-decay", "--weight_decay", "-w"}) {
+    decay = 0;
+    EXPECT_TRUE(options.parse({name, "0.5"}));
+    EXPECT_EQ(decay, 0.5) << name;
+  }
+  EXPECT_TRUE(options.given("--weight-decay"));
+  EXPECT_NE(options.help(80).find("  -w, --wd, --weight-decay X  weight decay"), std::string::npos);
+  EXPECT_EQ(options.to_json().text(), "{\"weight-decay\": 0.5}");
+}
+
 TEST(Options, after_two_dashes_all_is_positional) {
   Table t;
   EXPECT_TRUE(t.options.parse({"--", "--amp"}));

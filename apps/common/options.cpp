@@ -192,11 +192,16 @@ Options& Options::version(std::string text) {
 
 Option& Options::add(std::string_view flags, Option::Target target, std::string help) {
   Option& option = options_.emplace_back();
-  if (flags.size() > 4 && flags[0] == '-' && flags[1] != '-') {  // "-b, --batch-size"
-    option.short_name_ = flags[1];
-    flags.remove_prefix(flags.find("--"));
+  // "-b, --batch-size", "--wd, --weight-decay": the last name is the one messages use.
+  for (const std::string& part : split(std::string(flags), ',')) {
+    const std::string name = part.substr(std::min(part.find_first_not_of(' '), part.size()));
+    if (name.size() == 2 && name[0] == '-') {
+      option.short_name_ = name[1];
+      continue;
+    }
+    if (!option.name_.empty()) option.aliases_.push_back(option.name_);
+    option.name_ = name;
   }
-  option.name_ = std::string(flags);
   option.target_ = target;
   option.help_ = std::move(help);
   option.group_ = group_;
@@ -211,7 +216,10 @@ Option& Options::positional(std::string name, Option::Target target, std::string
 
 Option* Options::find(std::string_view name) {
   for (Option& option : options_) {
-    if (!option.positional_ && option.name_ == name) return &option;
+    if (option.positional_) continue;
+    if (option.name_ == name || std::count(option.aliases_.begin(), option.aliases_.end(), name)) {
+      return &option;
+    }
   }
   return nullptr;
 }
@@ -231,7 +239,9 @@ bool Options::given(std::string_view name) const {
 void Options::unknown(const std::string& flag) const {
   std::vector<std::string> names = {"--help"};
   for (const Option& option : options_) {
-    if (!option.positional_ && !option.hidden_) names.push_back(option.name_);
+    if (option.positional_ || option.hidden_) continue;
+    names.push_back(option.name_);
+    names.insert(names.end(), option.aliases_.begin(), option.aliases_.end());
   }
   const std::string near = nearest(flag, names);
   throw UsageError("unknown option " + flag + (near.empty() ? "" : "; did you mean " + near + "?"));

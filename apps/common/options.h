@@ -66,8 +66,9 @@ class Option {
   [[noreturn]] void fail(std::string_view got) const;
   void check_range(double value, const std::string& text) const;
 
-  std::string name_;        // "--batch-size"; without dashes for a positional argument
-  char short_name_ = '\0';  // 'b', or none
+  std::string name_;                  // "--batch-size"; without dashes for a positional argument
+  std::vector<std::string> aliases_;  // further long names
+  char short_name_ = '\0';            // 'b', or none
   Target target_;
   std::string help_, group_, value_name_, default_;
   std::vector<std::string> choices_;
@@ -88,8 +89,8 @@ class Options {
   /// Makes --version print this text.
   Options& version(std::string text);
 
-  /// Adds "--name" or "-n, --name". Flags may be written --name 3, --name=3, -n 3, -n3, --name_x;
-  /// a bool also as --no-name and --name false. The last of several wins.
+  /// Adds "--name", "-n, --name" or "--alias, --name". Flags may be written --name 3, --name=3, -n
+  /// 3, -n3, --name_x; a bool also as --no-name and --name false. The last of several wins.
   Option& add(std::string_view flags, Option::Target target, std::string help);
   /// Adds an argument without a dash; they are filled in the order they were added.
   Option& positional(std::string name, Option::Target target, std::string help);

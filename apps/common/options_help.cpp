@@ -55,6 +55,7 @@ std::string Option::expected() const {
 std::string Option::signature() const {
   if (positional_) return upper(name_);
   std::string text = short_name_ ? std::string("-") + short_name_ + ", " : "";
+  for (const std::string& alias : aliases_) text += alias + ", ";
   if (is_bool()) {
     const bool on = *std::get<bool*>(target_);
     return text + (on ? "--[no-]" + name_.substr(2) : name_);
