@@ -20,13 +20,14 @@ struct NormKernels {
   void (*batch_norm_eval)(const Tensor& x, const Tensor& weight, const Tensor& bias,
                           const Tensor& residual, bool relu, const Tensor& mean, const Tensor& rstd,
                           const Tensor& y, Stream stream) = nullptr;
-  /// Gradients of batch_norm_train. gy is masked by y > 0 when relu. Writes gx, gweight and gbias
-  /// [C] (undefined: skip) and gresidual (undefined: skip; = masked gy). training = false: mean and
-  /// rstd were constants.
+  /// Gradients of batch_norm_train. With relu, gy is masked by y > 0; y is given only if a residual
+  /// was added, else the mask is recomputed from x. Writes gx, gweight and gbias [C] (each
+  /// undefined: skip) and, if there was a relu and a residual, gresidual = masked gy (undefined:
+  /// skip). training = false: mean and rstd were constants.
   void (*batch_norm_backward)(const Tensor& gy, const Tensor& x, const Tensor& y,
-                              const Tensor& weight, const Tensor& mean, const Tensor& rstd,
-                              bool relu, bool training, const Tensor& gx, const Tensor& gweight,
-                              const Tensor& gbias, const Tensor& gresidual,
+                              const Tensor& weight, const Tensor& bias, const Tensor& mean,
+                              const Tensor& rstd, bool relu, bool training, const Tensor& gx,
+                              const Tensor& gweight, const Tensor& gbias, const Tensor& gresidual,
                               Stream stream) = nullptr;
   /// Layer norm over the last dimension of x [M, D] (dense): y, mean [M], rstd [M]. weight, bias
   /// [D] or undefined.

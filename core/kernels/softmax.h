@@ -6,22 +6,24 @@
 namespace tarn {
 
 struct SoftmaxKernels {
-  /// y = softmax or log_softmax of x along dim; any dense-or-strided x, y dense with x's sizes.
+  /// y = softmax or log_softmax of x along dim; x and y row-major dense.
   void (*softmax)(const Tensor& x, int64_t dim, bool log, const Tensor& y, Stream stream) = nullptr;
   /// gx from gy and the result y.
   void (*softmax_backward)(const Tensor& gy, const Tensor& y, int64_t dim, bool log,
                            const Tensor& gx, Stream stream) = nullptr;
   /// Fused softmax and cross entropy over rows of logits [M, V] (dense): per row
   /// loss[i] = -(1 - e) * w[t] * logp[t] - (e / V) * sum_c w[c] * logp[c], 0 where t ==
-  /// ignore_index; lse[i] = log sum exp (f32, f64 for f64). target i64 [M]; weight [V] or
-  /// undefined; loss in lse's dtype. Targets were checked.
+  /// ignore_index; stats[i] = {max, log sum exp(x - max)}, two numbers, since their sum would lose
+  /// the second where logits are large. stats [M, 2] and loss [M]: f32 (f64 for f64). target i64
+  /// [M]; weight [V] or undefined. Targets were checked.
   void (*cross_entropy)(const Tensor& logits, const Tensor& target, const Tensor& weight,
                         int64_t ignore_index, double smoothing, const Tensor& loss,
-                        const Tensor& lse, Stream stream) = nullptr;
-  /// glogits = gradient, with gloss [M] (lse's dtype) the gradient of each row's loss.
+                        const Tensor& stats, Stream stream) = nullptr;
+  /// glogits = gradient, with gloss [M] (dtype of stats) the gradient of each row's loss.
   void (*cross_entropy_backward)(const Tensor& gloss, const Tensor& logits, const Tensor& target,
                                  const Tensor& weight, int64_t ignore_index, double smoothing,
-                                 const Tensor& lse, const Tensor& glogits, Stream stream) = nullptr;
+                                 const Tensor& stats, const Tensor& glogits,
+                                 Stream stream) = nullptr;
 };
 
 }  // namespace tarn

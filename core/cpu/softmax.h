@@ -1,0 +1,49 @@
+// softmax.h - the row statistics that softmax and cross entropy share.
+#pragma once
+
+#include <cmath>
+
+#include "tarn/core/cpu/reduce_ops.h"
+#include "tarn/core/kernels/softmax.h"
+#include "tarn/core/math.h"
+
+namespace tarn::cpu {
+
+/// Maximum of a row and log(sum(exp(x - max))), apart: their sum would lose the logarithm where
+/// the logits are large.
+template <class A>
+struct LogSumExp {
+  A max, log_sum;
+};
+
+inline constexpr int64_t kExpChunk = 1024;
+
+/// Sum of exp(x - max) over a row; with `keep`, the terms are left there.
+template <class T, class A = compute_t<T>>
+double sum_exp(const T* x, int64_t n, A max, A* keep) {
+  A buffer[kExpChunk];
+  double sum = 0;
+  for (int64_t from = 0; from < n; from += kExpChunk) {
+    const int64_t m = std::min(kExpChunk, n - from);
+    const T* __restrict in = x + from;
+    A* __restrict e = keep ? keep + from : buffer;
+    for (int64_t i = 0; i < m; ++i) e[i] = math::exp(to<A>(in[i]) - max);
+    sum += fold_chunk(SumOp<A>(), e, m);
+  }
+  return sum;
+}
+
+template <class T, class A = compute_t<T>>
+LogSumExp<A> log_sum_exp(const T* x, int64_t n) {
+  const A max = fold_chunk(MaxOp<T>(), x, n);
+  return {max, static_cast<A>(std::log(sum_exp<T>(x, n, max, static_cast<A*>(nullptr))))};
+}
+
+void cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& weight,
+                   int64_t ignore_index, double smoothing, const Tensor& loss, const Tensor& stats,
+                   Stream stream);
+void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Tensor& target,
+                            const Tensor& weight, int64_t ignore_index, double smoothing,
+                            const Tensor& stats, const Tensor& glogits, Stream stream);
+
+}  // namespace tarn::cpu
