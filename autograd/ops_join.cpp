@@ -1,0 +1,218 @@
+// ops_join.cpp - joining, taking apart, padding, repeating, and their gradients.
+#include <algorithm>
+
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/profiler.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/raw_index.h"
+
+namespace tarn {
+namespace {
+
+/// The gradient of cat: each input gets its part back, in its dtype.
+class CatNode final : public Node {
+ public:
+  CatNode(std::span<const Tensor> inputs, int dim) : Node("cat", 1), dim_(dim) {
+    for (const Tensor& x : inputs) {
+      edges_store_.push_back(gradient_edge(x));
+      parts_.push_back({x.numel() == 0 ? 0 : x.sizes()[dim], x.dtype(), x.sizes()});
+    }
+    set_edges(edges_store_.data(), static_cast<int>(edges_store_.size()));
+  }
+  Grads backward(std::span<const Tensor> grads) override {
+    std::vector<Tensor> result(parts_.size());
+    int64_t at = 0;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      if (edges_store_[i].node) {
+        result[i] = part.length == 0
+                        ? zeros(part.sizes, {.dtype = part.dtype, .device = grads[0].device()})
+                        : to(narrow(grads[0], dim_, at, part.length), part.dtype);
+      }
+      at += part.length;
+    }
+    return Grads(std::move(result));
+  }
+
+ private:
+  struct Part {
+    int64_t length;
+    DType dtype;
+    Shape sizes;
+  };
+  int dim_;
+  std::vector<Edge> edges_store_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace
+
+Tensor cat(std::span<const Tensor> tensors, int64_t dim) {
+  const OpScope scope("cat");
+  const Tensor out = raw::cat(tensors, dim);
+  if (is_floating(out.dtype()) && any_requires_grad(tensors)) {
+    set_history(out, Ref<Node>(new CatNode(tensors, wrap_dim("cat", dim, out.dim()))), 0);
+  }
+  return out;
+}
+
+Tensor stack(const std::vector<Tensor>& tensors, int64_t dim) {
+  TARN_CHECK_AS(ValueError, !tensors.empty(), "stack: at least one tensor is needed; got none");
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    raw::check_defined("stack", "each of the tensors", tensors[i]);
+    TARN_CHECK_AS(ShapeError, tensors[i].sizes() == tensors[0].sizes(),
+                  "stack: all tensors must have one shape; got tensor 0=", tensors[0].describe(),
+                  ", tensor ", i, "=", tensors[i].describe());
+    parts.push_back(unsqueeze(tensors[i], dim));
+  }
+  const int rank = tensors[0].dim() + 1;
+  return cat(parts, wrap_dim("stack", dim, rank));
+}
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
+  raw::check_defined("split", "x", x);
+  const int d = wrap_dim("split", dim, x.dim());
+  TARN_CHECK_AS(ShapeError, x.dim() > 0, "split: a 0-d tensor cannot be split");
+  int64_t total = 0;
+  for (int64_t n : sizes) {
+    TARN_CHECK_AS(ValueError, n >= 0, "split: sizes must not be negative; got ", n);
+    total += n;
+  }
+  TARN_CHECK_AS(ShapeError, total == x.sizes()[d], "split: sizes must add up to dimension ", d,
+                " of x=", x.describe(), "; got a sum of ", total);
+  std::vector<Tensor> parts;
+  int64_t at = 0;
+  for (int64_t n : sizes) {
+    parts.push_back(narrow(x, d, at, n));
+    at += n;
+  }
+  return parts;
+}
+
+std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim) {
+  raw::check_defined("split", "x", x);
+  TARN_CHECK_AS(ValueError, size > 0, "split: size must be positive; got ", size);
+  const int64_t n = x.dim() > 0 ? x.sizes()[wrap_dim("split", dim, x.dim())] : 0;
+  std::vector<int64_t> sizes;
+  for (int64_t at = 0; at < n; at += size) sizes.push_back(std::min(size, n - at));
+  if (sizes.empty()) sizes.push_back(0);  // an empty tensor gives one empty part
+  return split(x, sizes, dim);
+}
+
+std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int64_t dim) {
+  raw::check_defined("chunk", "x", x);
+  TARN_CHECK_AS(ValueError, chunks > 0, "chunk: the number of chunks must be positive; got ",
+                chunks);
+  TARN_CHECK_AS(ShapeError, x.dim() > 0, "chunk: a 0-d tensor cannot be split");
+  const int64_t n = x.sizes()[wrap_dim("chunk", dim, x.dim())];
+  if (n == 0) return split(x, std::vector<int64_t>(static_cast<size_t>(chunks), 0), dim);
+  return split(x, (n + chunks - 1) / chunks, dim);
+}
+
+std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
+  raw::check_defined("unbind", "x", x);
+  TARN_CHECK_AS(ShapeError, x.dim() > 0, "unbind: a 0-d tensor has no dimension to unbind");
+  const int d = wrap_dim("unbind", dim, x.dim());
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < x.sizes()[d]; ++i) parts.push_back(select(x, d, i));
+  return parts;
+}
+
+namespace {
+
+Tensor constant_pad(const Tensor& x, const Shape& pads, const Scalar& value) {
+  const OpScope scope("pad");
+  return record("pad", raw::constant_pad(x, pads, value), {x}, save(),
+                [pads](const Saved&, const Tensor& g, Wants) {
+                  Shape cut = pads;
+                  for (int64_t& p : cut) p = -p;
+                  return Grads(constant_pad(g, cut, 0));
+                });
+}
+
+/// Which place of a dimension of size n the padded place i (before <= 0 <= i < n inside) shows.
+int64_t shown(PadMode mode, int64_t i, int64_t n) {
+  if (mode == PadMode::kReplicate) return std::clamp<int64_t>(i, 0, n - 1);
+  if (mode == PadMode::kCircular) return (i + n) % n;
+  return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+}
+
+}  // namespace
+
+Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, const Scalar& value) {
+  if (mode == PadMode::kConstant) return constant_pad(x, pads, value);
+  raw::check_defined("pad", "x", x);
+  TARN_CHECK_AS(ValueError, pads.dim() % 2 == 0 && pads.dim() / 2 <= x.dim(),
+                "pad: pads come in pairs {before, after} from the last dimension on; got ", pads,
+                " for x=", x.describe());
+  Tensor out = x;
+  for (int k = 0; k < pads.dim() / 2; ++k) {
+    const int d = x.dim() - 1 - k;
+    const int64_t n = x.sizes()[d], before = pads[2 * k], after = pads[2 * k + 1];
+    if (before == 0 && after == 0) continue;
+    const int64_t most = mode == PadMode::kReflect    ? n - 1
+                         : mode == PadMode::kCircular ? n
+                         : n > 0                      ? std::max(before, after)
+                                                      : 0;
+    TARN_CHECK_AS(ValueError, before >= 0 && after >= 0 && std::max(before, after) <= most,
+                  "pad: pads of this mode must be in [0, ", most, "] at dimension ", d,
+                  " of x=", x.describe(), "; got {", before, ", ", after, "}");
+    std::vector<int64_t> places;
+    for (int64_t i = -before; i < n + after; ++i) places.push_back(shown(mode, i, n));
+    const Shape count{static_cast<int64_t>(places.size())};
+    out = index_select(out, d, from_vector(places, count).to(x.device()));
+  }
+  return out.is_same(x) ? clone(x) : out;
+}
+
+Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
+  raw::check_defined("roll", "x", x);
+  TARN_CHECK_AS(ValueError, shifts.dim() == dims.dim(),
+                "roll: one shift per dimension is needed; got shifts ", shifts, " and dims ", dims);
+  Tensor out = x;
+  for (int i = 0; i < dims.dim(); ++i) {
+    const int d = wrap_dim("roll", dims[i], x.dim());
+    const int64_t n = x.dim() > 0 ? x.sizes()[d] : 0;
+    const int64_t s = n > 0 ? (shifts[i] % n + n) % n : 0;
+    if (s > 0) out = cat({narrow(out, d, n - s, s), narrow(out, d, 0, n - s)}, d);
+  }
+  return out.is_same(x) ? clone(x) : out;
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim) {
+  raw::check_defined("repeat_interleave", "x", x);
+  TARN_CHECK_AS(ValueError, repeats >= 0, "repeat_interleave: repeats must not be negative; got ",
+                repeats);
+  const int d = wrap_dim("repeat_interleave", dim, x.dim());
+  const Tensor whole = x.dim() == 0 ? reshape(x, {1}) : x;
+  Shape wide = whole.sizes(), sizes = whole.sizes();
+  wide.insert(d + 1, repeats);
+  sizes[d] *= repeats;
+  return reshape(expand(unsqueeze(whole, d + 1), wide), sizes);
+}
+
+Tensor repeat(const Tensor& x, const Shape& repeats) {
+  raw::check_defined("repeat", "x", x);
+  TARN_CHECK_AS(ValueError, repeats.dim() >= x.dim(),
+                "repeat: at least one number per dimension is needed; got ", repeats,
+                " for x=", x.describe());
+  Shape sizes = x.sizes();
+  while (sizes.dim() < repeats.dim()) sizes.insert(0, 1);
+  Tensor out = reshape(x, sizes);
+  for (int d = 0; d < repeats.dim(); ++d) {
+    TARN_CHECK_AS(ValueError, repeats[d] >= 0, "repeat: numbers must not be negative; got ",
+                  repeats);
+    if (repeats[d] == 1) continue;
+    // [.., 1, n, ..] stretched to [.., r, n, ..] and merged.
+    Shape wide = out.sizes();
+    wide.insert(d, repeats[d]);
+    sizes[d] *= repeats[d];
+    out = reshape(expand(unsqueeze(out, d), wide), sizes);
+  }
+  return out.is_same(x) || out.storage() == x.storage() ? clone(out) : out;
+}
+
+}  // namespace tarn
