@@ -1,0 +1,174 @@
+// ops.cpp - the cases of the operator benchmark; the same ones as in peer_torch.py.
+#include "tarn/apps/bench/ops.h"
+
+#include <cmath>
+#include <functional>
+
+#include "tarn/apps/bench/timing.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_conv.h"
+
+namespace tarn::bench {
+namespace {
+
+// A case computes from its inputs, in whatever dtype they have, so that it can check itself.
+struct Case {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<Tensor> inputs;  // f32; cast to the dtype that is timed
+  std::function<Tensor(const std::vector<Tensor>&)> run;
+  double elements_moved = 0;
+  double flops = 0;
+};
+
+// Size of the difference to the f64 result, relative to the largest value of that result.
+double relative_error(const Tensor& got, const Tensor& want) {
+  const std::vector<double> a = got.to_vector<double>(), b = want.to_vector<double>();
+  double worst = 0, scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(a[i] - b[i]));
+    scale = std::max(scale, std::abs(b[i]));
+  }
+  return scale > 0 ? worst / scale : worst;
+}
+
+void check(const Case& c, const std::vector<Tensor>& inputs, DType dtype) {
+  // The reference starts from the rounded inputs, so only the operation's own error counts. Very
+  // large cases are covered by the smaller ones of the same name.
+  int64_t work = static_cast<int64_t>(c.elements_moved);
+  if (work > (4 << 20) || c.flops > 3e8) return;
+  std::vector<Tensor> wide;
+  for (const Tensor& x : inputs) wide.push_back(x.to(DType::kF64));
+  const double error = relative_error(c.run(inputs), c.run(wide));
+  const double bound = dtype == DType::kF32 ? 2e-5 : 2e-2;
+  TARN_CHECK(error <= bound, "bench: ", c.name, " ", Shape(c.shape), " in ", dtype,
+             " is off by ", error, " relative to f64; expected at most ", bound);
+}
+
+using Cases = std::vector<Case>;
+
+void add_elementwise(Cases& cases) {
+  for (int64_t n : {1 << 16, 1 << 20, 1 << 24}) {
+    const Tensor a = randn({n}), b = randn({n});
+    const double m = static_cast<double>(n);
+    cases.push_back({"add", {n}, {a, b}, [](const auto& x) { return x[0] + x[1]; }, 3 * m});
+    cases.push_back({"mul", {n}, {a, b}, [](const auto& x) { return x[0] * x[1]; }, 3 * m});
+    cases.push_back({"exp", {n}, {a}, [](const auto& x) { return exp(x[0]); }, 2 * m});
+    cases.push_back({"gelu", {n}, {a}, [](const auto& x) { return gelu(x[0]); }, 2 * m});
+    cases.push_back({"sum", {n}, {a}, [](const auto& x) { return sum(x[0]); }, m});
+  }
+}
+
+void add_rows(Cases& cases) {
+  const std::pair<int64_t, int64_t> sizes[] = {{512, 768}, {4096, 1024}, {256, 50257}};
+  for (const auto& [rows, cols] : sizes) {
+    const Tensor a = randn({rows, cols}), w = randn({cols}), b = randn({cols});
+    const double moved = 2.0 * static_cast<double>(rows * cols);
+    cases.push_back({"softmax", {rows, cols}, {a}, [](const auto& x) { return softmax(x[0], -1); },
+                     moved});
+    cases.push_back({"layer_norm", {rows, cols}, {a, w, b},
+                     [n = cols](const auto& x) { return layer_norm(x[0], {n}, x[1], x[2]); }, moved});
+  }
+}
+
+void add_batch_norm(Cases& cases) {
+  const Shape sizes[] = {{64, 64, 32, 32}, {64, 512, 4, 4}, {8, 64, 112, 112}};
+  for (const Shape& s : sizes) {
+    const Tensor a = randn(s).contiguous(MemoryFormat::kChannelsLast);
+    const Tensor w = ones({s[1]}), b = zeros({s[1]});
+    cases.push_back({"batch_norm", {s.begin(), s.end()}, {a, w, b},
+                     [](const auto& x) {
+                       return batch_norm(x[0], Tensor(), Tensor(), x[1], x[2], true, 0.1, 1e-5);
+                     },
+                     2.0 * static_cast<double>(s.numel())});
+  }
+}
+
+void add_matmul(Cases& cases) {
+  const std::array<int64_t, 3> sizes[] = {{64, 64, 64},       {256, 256, 256}, {1024, 1024, 1024},
+                                          {2048, 2048, 2048}, {32, 784, 128},  {256, 768, 3072}};
+  for (const auto& [m, k, n] : sizes) {
+    cases.push_back({"matmul", {m, k, n}, {randn({m, k}), randn({k, n})},
+                     [](const auto& x) { return matmul(x[0], x[1]); }, 0,
+                     2.0 * static_cast<double>(m * k * n)});
+  }
+}
+
+void add_conv(Cases& cases) {
+  // n, c, h = w, k, kernel, stride
+  const std::array<int64_t, 6> sizes[] = {
+      {64, 64, 32, 64, 3, 1}, {64, 128, 16, 128, 3, 1}, {64, 256, 8, 256, 3, 1},
+      {64, 512, 4, 512, 3, 1}, {64, 64, 32, 128, 3, 2}, {8, 64, 56, 256, 1, 1},
+      {8, 3, 224, 64, 7, 2}};
+  for (const auto& [n, c, hw, k, kernel, stride] : sizes) {
+    const int64_t pad = kernel / 2, out = (hw + 2 * pad - kernel) / stride + 1;
+    const Conv2dOptions options{.stride_h = stride, .stride_w = stride, .pad_h = pad, .pad_w = pad};
+    const Tensor x = randn({n, c, hw, hw}).contiguous(MemoryFormat::kChannelsLast);
+    const Tensor gy = randn({n, k, out, out}).contiguous(MemoryFormat::kChannelsLast);
+    const Tensor w = randn({k, c, kernel, kernel});
+    const double flops = 2.0 * static_cast<double>(n * k * out * out * c * kernel * kernel);
+    const std::vector<int64_t> shape{n, c, hw, hw, k, kernel, stride};
+    cases.push_back({"conv2d", shape, {x, w},
+                     [options](const auto& in) { return conv2d(in[0], in[1], {}, options); }, 0,
+                     flops});
+    cases.push_back({"conv2d_backward", shape, {x, w, gy},
+                     [options](const auto& in) {
+                       raw::conv2d_backward_data(in[2], in[1], in[0].sizes(), options);
+                       return raw::conv2d_backward_weight(in[0], in[2], in[1].sizes(), options, false)
+                           .first;
+                     },
+                     0, 2 * flops});
+  }
+}
+
+OpResult time_case(const Case& c, DType dtype) {
+  std::vector<Tensor> inputs;
+  for (const Tensor& x : c.inputs) inputs.push_back(x.to(dtype));
+  check(c, inputs, dtype);
+  const double seconds = time_call([&] { c.run(inputs); });
+  OpResult r{c.name, c.shape, seconds * 1e6};
+  r.gbps = c.elements_moved * static_cast<double>(item_size(dtype)) / seconds / 1e9;
+  r.gflops = c.flops / seconds / 1e9;
+  return r;
+}
+
+void time_tiny(const std::string& filter, std::vector<OpResult>& results,
+               void (*report)(const OpResult&)) {
+  const Tensor a = randn({16}), b = randn({16});
+  Tensor tracked = a.clone();
+  tracked.set_requires_grad();
+  const auto run = [&](const char* name, const Tensor& x, bool record) {
+    if (std::string(name).find(filter) == std::string::npos) return;
+    const GradModeGuard mode(record);
+    const double seconds = time_call([&] { (void)(x + b); });
+    results.push_back({name, {16}, seconds * 1e6, 3 * 16 * 4 / seconds / 1e9, 0});
+    if (report) report(results.back());
+  };
+  run("add_16", a, false);
+  run("add_16_recorded", tracked, true);
+}
+
+}  // namespace
+
+std::vector<OpResult> bench_ops(const std::string& filter, DType dtype,
+                                void (*report)(const OpResult&)) {
+  const NoGradGuard no_grad;
+  Cases cases;
+  add_elementwise(cases);
+  add_rows(cases);
+  add_batch_norm(cases);
+  add_matmul(cases);
+  add_conv(cases);
+  std::vector<OpResult> results;
+  for (const Case& c : cases) {
+    if (c.name.find(filter) == std::string::npos) continue;
+    results.push_back(time_case(c, dtype));
+    if (report) report(results.back());
+  }
+  time_tiny(filter, results, report);
+  return results;
+}
+
+}  // namespace tarn::bench

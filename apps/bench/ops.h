@@ -1,0 +1,25 @@
+// ops.h - the operator benchmark: every case is checked against f64, then timed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tarn/core/dtype.h"
+#include "tarn/core/shape.h"
+
+namespace tarn::bench {
+
+struct OpResult {
+  std::string name;
+  std::vector<int64_t> shape;
+  double median_us = 0;
+  double gbps = 0;    ///< for memory-bound cases: least bytes that must move, else 0
+  double gflops = 0;  ///< for the others
+};
+
+/// Runs the cases whose name contains `filter` in this dtype; `report` sees each result at once.
+/// Throws Error if a result is not within its bound of the same operation in f64.
+std::vector<OpResult> bench_ops(const std::string& filter, DType dtype,
+                                void (*report)(const OpResult&));
+
+}  // namespace tarn::bench

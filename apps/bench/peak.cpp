@@ -1,0 +1,57 @@
+// peak.cpp - the machine's measured limits: multiply-adds in registers, copying in memory.
+#include <cstring>
+
+#include "tarn/apps/bench/timing.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/parallel.h"
+
+namespace tarn::bench {
+namespace {
+
+// Twelve independent chains of 16 floats hide the latency of the multiply-add units.
+typedef float Vec __attribute__((vector_size(64)));
+constexpr int kChains = 12;
+
+__attribute__((noinline)) float multiply_adds(int64_t rounds) {
+  Vec sums[kChains] = {};
+  Vec a = {}, b = {};
+  for (int i = 0; i < 16; ++i) {
+    a[i] = 0.999f;
+    b[i] = 0.001f * static_cast<float>(i);
+  }
+  for (int64_t r = 0; r < rounds; ++r) {
+    for (int c = 0; c < kChains; ++c) {
+      sums[c] = sums[c] * a + b;
+      asm volatile("" : "+v"(sums[c]));  // keeps the chains apart and alive
+    }
+  }
+  float total = 0;
+  for (const Vec& v : sums) total += v[0];
+  return total;
+}
+
+}  // namespace
+
+Peak measure_peak() {
+  const int threads = num_threads();
+  constexpr int64_t kRounds = 2'000'000;
+  const double compute = time_call(
+      [&] {
+        parallel_for(threads, 1, [](int64_t, int64_t) { multiply_adds(kRounds); });
+      },
+      0.3, 5);
+  const int64_t bytes = int64_t{256} << 20;
+  const Tensor from = ones({bytes}, {.dtype = DType::kU8}), to = ones({bytes}, {.dtype = DType::kU8});
+  const double copy = time_call(
+      [&] {
+        parallel_for(bytes, 1 << 20, [&](int64_t begin, int64_t end) {
+          std::memcpy(to.data<uint8_t>() + begin, from.data<uint8_t>() + begin,
+                      static_cast<size_t>(end - begin));
+        });
+      },
+      0.5, 5);
+  return {2.0 * 16 * kChains * kRounds * threads / compute / 1e9,
+          2.0 * static_cast<double>(bytes) / copy / 1e9};
+}
+
+}  // namespace tarn::bench

@@ -1,0 +1,46 @@
+// timing.h - how the benchmarks measure: medians of several loops, and the machine's own limits.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+namespace tarn::bench {
+
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/// Median seconds of one call: `samples` loops that last about `seconds` together, after warm-up.
+template <class F>
+double time_call(F&& call, double seconds = 0.15, int samples = 7) {
+  call();
+  double start = now_s();
+  call();
+  const double once = std::max(now_s() - start, 1e-8);
+  const double wanted = seconds / samples / once;
+  const int loops = static_cast<int>(std::clamp(wanted, 1.0, 1e6));
+  std::vector<double> times;
+  for (int s = 0; s < samples; ++s) {
+    start = now_s();
+    for (int i = 0; i < loops; ++i) call();
+    times.push_back((now_s() - start) / loops);
+  }
+  return median(std::move(times));
+}
+
+/// What this machine can do at most, measured now with the threads in use.
+struct Peak {
+  double gflops;  ///< fused multiply-adds in f32 registers, 2 operations each
+  double gbps;    ///< copy of a large array: bytes read plus bytes written
+};
+Peak measure_peak();
+
+}  // namespace tarn::bench

@@ -1,0 +1,39 @@
+// checkpoint.h - one folder holds everything a run needs to go on.
+//
+//   checkpoints/last/  model.safetensors  optim.safetensors  ema.safetensors  state.json
+//
+// A checkpoint is written beside the old one and then exchanged with it in one step, so a full disk
+// or a kill in the middle leaves the old checkpoint whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "tarn/core/random.h"
+#include "tarn/core/tensor_dict.h"
+
+namespace tarn::apps {
+
+/// Where a run stands.
+struct TrainState {
+  int64_t epoch = 0;        ///< the epoch to go on with
+  int64_t batch = 0;        ///< batches of it already done
+  int64_t step = 0;         ///< optimizer steps so far
+  double best_accuracy = 0;  ///< of any epoch, in percent
+  PhiloxState random;       ///< of the default generator
+};
+
+struct Checkpoint {
+  TensorDict model, optimizer, ema;  ///< ema may be empty
+  TrainState state;
+  std::string model_name;  ///< refused if another is asked for
+};
+
+/// Writes into `folder`, replacing what is there. Throws FileError or std::runtime_error; then the
+/// old content is untouched.
+void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
+/// Throws FileError naming the file that is missing or damaged.
+Checkpoint load_checkpoint(const std::filesystem::path& folder);
+
+}  // namespace tarn::apps

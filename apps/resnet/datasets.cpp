@@ -1,0 +1,119 @@
+// datasets.cpp - opens data sets and gives them their pipelines.
+#include "tarn/apps/resnet/datasets.h"
+
+#include <filesystem>
+
+#include "tarn/data/cifar10.h"
+#include "tarn/data/image_folder.h"
+#include "tarn/data/mnist.h"
+
+namespace tarn::apps {
+namespace {
+
+using data::ImagePipeline;
+
+struct Normalisation {
+  std::vector<float> mean, std;
+};
+const Normalisation kFashion{{0.286041f}, {0.353024f}};
+const Normalisation kMnist{{0.1307f}, {0.3081f}};
+const Normalisation kCifar{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
+const Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
+
+ImagePipeline small_pipeline(const Normalisation& n, int64_t size, int64_t padding, bool flip,
+                             const ResnetSettings& s, bool train) {
+  ImagePipeline p{.mean = n.mean, .std = n.std};
+  if (!train || !s.augment) return p;
+  p.steps.push_back(data::random_crop(size, padding));
+  if (flip) p.steps.push_back(data::random_horizontal_flip());
+  p.erasing.probability = s.random_erase;
+  return p;
+}
+
+ImagePipeline folder_pipeline(const ResnetSettings& s, bool train) {
+  ImagePipeline p{.mean = kImageNet.mean, .std = kImageNet.std};
+  if (train && s.augment) {
+    p.steps = {data::random_resized_crop(s.train_crop_size), data::random_horizontal_flip()};
+    p.erasing.probability = s.random_erase;
+  } else {
+    const int64_t crop = train ? s.train_crop_size : s.val_crop_size;
+    p.steps = {data::resize_shorter(std::max(s.val_resize_size, crop)), data::center_crop(crop)};
+  }
+  return p;
+}
+
+ImageData open_mnist(const std::string& name, const std::string& folder, const ResnetSettings& s,
+                     bool with_train) {
+  const bool fashion = name == "fashion-mnist";
+  const auto& classes = fashion ? data::kFashionMnistClasses : std::vector<std::string>{};
+  const Normalisation& n = fashion ? kFashion : kMnist;
+  ImageData d{.name = name, .channels = 1, .image_size = 28};
+  const auto open = [&](bool train) {
+    auto set = data::load_mnist(folder, train, classes);
+    set->pipeline = small_pipeline(n, 28, 2, fashion, s, train);
+    return set;
+  };
+  if (with_train) d.train = open(true);
+  d.test = open(false);
+  return d;
+}
+
+ImageData open_cifar10(const std::string& folder, const ResnetSettings& s, bool with_train) {
+  ImageData d{.name = "cifar10"};
+  const auto open = [&](bool train) {
+    auto set = data::load_cifar10(folder, train);
+    set->pipeline = small_pipeline(kCifar, 32, 4, true, s, train);
+    return set;
+  };
+  if (with_train) d.train = open(true);
+  d.test = open(false);
+  return d;
+}
+
+// DIR/train and DIR/val where they exist, else DIR itself for both.
+ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool with_train) {
+  namespace fs = std::filesystem;
+  const bool split = fs::is_directory(fs::path(folder) / "val");
+  ImageData d{.name = "imagefolder", .image_size = s.train_crop_size};
+  const auto open = [&](bool train) {
+    const std::string root =
+        split ? (fs::path(folder) / (train ? "train" : "val")).string() : folder;
+    auto set = std::make_unique<data::ImageFolder>(root);
+    set->pipeline = folder_pipeline(s, train);
+    return set;
+  };
+  if (with_train) d.train = open(true);
+  d.test = open(false);
+  d.classes = static_cast<int64_t>(d.test->classes().size());
+  TARN_CHECK(!d.train || d.train->classes() == d.test->classes(), "imagefolder: ", folder,
+             "/train and /val must have the same class folders; got ", d.train->classes().size(),
+             " and ", d.test->classes().size());
+  return d;
+}
+
+}  // namespace
+
+ImageData open_data(const ResnetSettings& s, bool with_train) {
+  const size_t colon = s.data.find(':');
+  const std::string kind = s.data.substr(0, colon);
+  const std::string folder = colon == std::string::npos ? "" : s.data.substr(colon + 1);
+  ImageData d;
+  if (kind == "fashion-mnist") {
+    d = open_mnist(kind, folder.empty() ? data::kFashionMnistFolder : folder, s, with_train);
+  } else if (kind == "mnist" && !folder.empty()) {
+    d = open_mnist(kind, folder, s, with_train);
+  } else if (kind == "cifar10" && !folder.empty()) {
+    d = open_cifar10(folder, s, with_train);
+  } else if (kind == "imagefolder" && !folder.empty()) {
+    d = open_folder(folder, s, with_train);
+  } else {
+    throw UsageError("--data-path: expected fashion-mnist, fashion-mnist:DIR, mnist:DIR, "
+                     "cifar10:DIR or imagefolder:DIR; got '" + s.data + "'");
+  }
+  for (data::ImageDataset* set : {d.train.get(), d.test.get()}) {
+    if (set) set->skip_unreadable = s.skip_unreadable;
+  }
+  return d;
+}
+
+}  // namespace tarn::apps

@@ -1,0 +1,82 @@
+// settings.cpp - the trainer's flags.
+#include "tarn/apps/resnet/settings.h"
+
+#include "tarn/nn/models/resnet.h"
+
+namespace tarn::apps {
+
+void declare_flags(Options& options, ResnetSettings& s) {
+  options.group("Data");
+  options.add("--data-path", &s.data,
+              "fashion-mnist, mnist:DIR, fashion-mnist:DIR, cifar10:DIR (binary version), or "
+              "imagefolder:DIR (DIR/CLASS/*.jpg, or DIR/train and DIR/val)")
+      .value_name("DATA");
+  options.add("-b, --batch-size", &s.batch_size, "images per step").at_least(1);
+  options.add("-j, --workers", &s.workers, "threads that prepare batches; 0: none").at_least(0);
+  options.add("--train-crop-size", &s.train_crop_size, "imagefolder: size of training crops")
+      .at_least(1);
+  options.add("--val-resize-size", &s.val_resize_size, "imagefolder: shorter side before the crop")
+      .at_least(1);
+  options.add("--val-crop-size", &s.val_crop_size, "imagefolder: size of test crops").at_least(1);
+  options.add("--augment", &s.augment, "random crops and flips in training");
+  options.add("--random-erase", &s.random_erase, "probability of erasing a rectangle").range(0, 1);
+  options.add("--skip-unreadable", &s.skip_unreadable, "leave out images that do not decode");
+  options.add("--limit", &s.limit, "use only the first N training images; 0: all").at_least(0);
+
+  options.group("Model");
+  options.add("--model", &s.model, "the network").choices(nn::models::resnet_names());
+  options.add("--stem", &s.stem,
+              "resnet18 and larger: cifar (3x3, no pooling) or imagenet (7x7); auto: by image size")
+      .choices({"auto", "cifar", "imagenet"});
+  options.add("--shortcut", &s.shortcut,
+              "resnet8 to resnet110: A (zero padding) or B (1x1 convolution)")
+      .choices({"A", "B"});
+  options.add("--zero-init-residual", &s.zero_init_residual, "start every block as the identity");
+  options.add("--weights", &s.weights, "start from these weights (safetensors)").value_name("FILE");
+
+  options.group("Training");
+  options.add("--epochs", &s.epochs, "passes over the training images").at_least(0);
+  options.add("--start-epoch", &s.start_epoch, "number of the first epoch").at_least(0);
+  options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
+  options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
+  options.add("--momentum", &s.momentum, "of SGD").range(0, 1);
+  options.add("--nesterov", &s.nesterov, "Nesterov momentum");
+  options.add("--wd, --weight-decay", &s.weight_decay, "weight decay").at_least(0);
+  options.add("--norm-weight-decay", &s.norm_weight_decay,
+              "weight decay of norms and biases; negative: the same as --wd");
+  options.add("--label-smoothing", &s.label_smoothing, "share of the target spread evenly")
+      .range(0, 1);
+  options.add("--clip-grad-norm", &s.clip_grad_norm, "largest norm of all gradients; 0: no limit")
+      .at_least(0);
+  options.add("--lr-scheduler", &s.scheduler, "how the learning rate changes")
+      .choices({"onecycle", "steplr", "cosineannealinglr", "exponentiallr", "constant"});
+  options.add("--lr-warmup-epochs", &s.warmup_epochs, "epochs of rising rate").at_least(0);
+  options.add("--lr-warmup-method", &s.warmup_method, "shape of the rise")
+      .choices({"linear", "constant"});
+  options.add("--lr-warmup-decay", &s.warmup_decay, "the rate starts at this share").range(0, 1);
+  options.add("--lr-step-size", &s.step_size, "steplr: epochs between steps").at_least(1);
+  options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
+  options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
+  options.add("--model-ema", &s.model_ema, "also keep, and test, a running mean of the weights");
+  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
+      .range(0, 1);
+
+  options.group("Run");
+  options.add("--device", &s.device, "cpu, or cuda[:i] in a build with CUDA");
+  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
+  options.add("--output-dir", &s.output_dir, "where run folders are made").value_name("DIR");
+  options.add("--name", &s.name, "name of the run folder").default_text("model, data and time");
+  options.add("--resume", &s.resume, "go on from a run folder").value_name("RUN");
+  options.add("--test-only", &s.test_only, "only evaluate");
+  options.add("--seed", &s.seed, "of initialisation, order and augmentation").at_least(0);
+  options.add("--print-freq", &s.print_freq, "steps between lines in train.log").at_least(1);
+  options.add("--progress", &s.progress, "progress bars");
+}
+
+void check_settings(const ResnetSettings& s) {
+  if (s.test_only && s.resume && s.weights) {
+    throw UsageError("--test-only takes the weights from --weights or --resume, not from both");
+  }
+}
+
+}  // namespace tarn::apps
