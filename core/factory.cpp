@@ -11,12 +11,40 @@
 namespace tarn {
 namespace {
 
-Tensor make(const char* op, const Shape& sizes, const Shape& strides, DType dtype, Device device) {
-  const int64_t numel = checked_numel(op, sizes);
+int64_t checked_bytes(const char* op, const Shape& sizes, int64_t numel, DType dtype) {
   int64_t bytes = 0;
   TARN_CHECK_AS(ShapeError, !__builtin_mul_overflow(numel, item_size(dtype), &bytes), op,
                 ": more bytes than 64 bits can count; got ", sizes, " ", dtype);
+  return bytes;
+}
+
+Tensor make(const char* op, const Shape& sizes, const Shape& strides, DType dtype, Device device) {
+  const int64_t bytes = checked_bytes(op, sizes, checked_numel(op, sizes), dtype);
   return Tensor(Storage::create(static_cast<size_t>(bytes), device), sizes, strides, 0, dtype);
+}
+
+// The usual case, without looking at the layout again: strides and numel in one walk.
+Tensor make_row_major(const char* op, const Shape& sizes, DType dtype, Device device) {
+  Ref<TensorImpl> impl(TensorImpl::make());
+  const int n = sizes.dim();
+  impl->sizes = sizes;
+  impl->strides = Shape::filled(n, 1);
+  int64_t numel = 1;
+  bool plain = true;
+  for (int d = n - 1; d >= 0; --d) {
+    impl->strides[d] = numel;
+    plain &= sizes[d] > 0 && !__builtin_mul_overflow(numel, sizes[d], &numel);
+  }
+  if (!plain) {  // a zero, a negative size or an overflow: the careful way
+    numel = checked_numel(op, sizes);
+    impl->strides = contiguous_strides(sizes);
+  }
+  impl->numel = numel;
+  impl->dtype = dtype;
+  impl->storage =
+      Storage::create(static_cast<size_t>(checked_bytes(op, sizes, numel, dtype)), device);
+  if (n == 4) impl->update_layout();  // may be channels_last as well
+  return Tensor(std::move(impl));
 }
 
 // Dense strides with the dimensions in the order in which `like` walks memory.
@@ -54,9 +82,8 @@ Tensor empty_strided(const Shape& sizes, const Shape& strides, const TensorOptio
 }
 
 Tensor empty_like(const Tensor& like, DType dtype) {
-  const Shape strides =
-      like.is_contiguous() ? contiguous_strides(like.sizes()) : strides_in_order_of(like);
-  return make("empty_like", like.sizes(), strides, dtype, like.device());
+  if (like.is_contiguous()) return make_row_major("empty_like", like.sizes(), dtype, like.device());
+  return make("empty_like", like.sizes(), strides_in_order_of(like), dtype, like.device());
 }
 Tensor empty_like(const Tensor& like) {
   return empty_like(like, like.dtype());

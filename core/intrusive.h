@@ -14,6 +14,15 @@ template <class T>
 class RefCounted {
  public:
   void retain() const { refs_.fetch_add(1, std::memory_order_relaxed); }
+  /// Retains an object that may be brand new: nobody else sees one without owners, so its first
+  /// count needs no atomic read-modify-write.
+  void retain_first() const {
+    if (refs_.load(std::memory_order_relaxed) == 0) {
+      refs_.store(1, std::memory_order_relaxed);
+    } else {
+      retain();
+    }
+  }
   void release() const {
     // A sole owner needs no atomic read-modify-write: nobody else can see the object.
     if (refs_.load(std::memory_order_acquire) == 1 ||
@@ -40,9 +49,11 @@ class Ref {
   Ref() = default;
   Ref(std::nullptr_t) {}
   explicit Ref(T* object) : object_(object) {
+    if (object_) object_->retain_first();
+  }
+  Ref(const Ref& other) : object_(other.object_) {
     if (object_) object_->retain();
   }
-  Ref(const Ref& other) : Ref(other.object_) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   Ref& operator=(const Ref& other) {
     Ref(other).swap(*this);

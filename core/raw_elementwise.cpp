@@ -123,10 +123,16 @@ Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& s
 }
 
 Tensor binary(BinaryOp op, const Tensor& a, const Tensor& b) {
-  const BinaryInfo info = binary_info(op);
+  const BinaryInfo& info = binary_info(op);
   check_defined(info.name, "a", a);
   check_defined(info.name, "b", b);
   check_same_device(info.name, a, b);
+  if (a.dtype() == b.dtype() && a.sizes() == b.sizes() && in_domain(a.dtype(), info.domain)) {
+    // Nothing to promote or to stretch.
+    Tensor out = elementwise_output(a.sizes(), {&a, &b}, info.predicate ? DType::kBool : a.dtype());
+    run_binary(op, out, a, b);
+    return out;
+  }
   const DType dtype = compute_dtype(result_dtype(a, b), info.domain);
   check_domain(info.name, dtype, info.domain);
   const Tensor x = to(a, dtype), y = to(b, dtype);

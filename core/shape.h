@@ -28,8 +28,11 @@ class Shape {
     for (size_t i = 0; i < count; ++i) values_[i] = values[i];
   }
   static Shape filled(int ndim, int64_t value) {
+    TARN_CHECK_AS(ShapeError, ndim <= kMaxDims, "shape: at most ", kMaxDims,
+                  " dimensions are supported; got ", ndim);
     Shape s;
-    for (int i = 0; i < ndim; ++i) s.push_back(value);
+    s.ndim_ = ndim;
+    for (int i = 0; i < ndim; ++i) s.values_[i] = value;
     return s;
   }
 
@@ -68,7 +71,11 @@ class Shape {
     return n;
   }
   bool operator==(const Shape& other) const {
-    return ndim_ == other.ndim_ && std::equal(begin(), end(), other.begin());
+    if (ndim_ != other.ndim_) return false;
+    for (int i = 0; i < ndim_; ++i) {
+      if (values_[i] != other.values_[i]) return false;
+    }
+    return true;
   }
 
  private:

@@ -42,7 +42,7 @@ struct TensorImpl : RefCounted<TensorImpl> {
   /// Recomputes numel and the layout flags from sizes and strides.
   void update_layout();
   static TensorImpl* make() {
-    return new (detail::FreeList<sizeof(TensorImpl)>::take()) TensorImpl();
+    return new (detail::FreeList<sizeof(TensorImpl)>::take()) TensorImpl;
   }
   static void destroy(TensorImpl* t) {
     t->~TensorImpl();
