@@ -1,0 +1,113 @@
+// file.cpp - InputFile, OutputFile over POSIX calls.
+#include "tarn/core/file.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tarn {
+namespace {
+// One call moves at most this much: Linux stops just below 2 GiB anyway.
+constexpr uint64_t kChunk = uint64_t{1} << 30;
+
+std::filesystem::path folder_of(const std::string& path) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+}  // namespace
+
+InputFile::InputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  TARN_CHECK_AS(FileError, fd_ >= 0, op_, ": cannot open ", path_, ": ", std::strerror(errno));
+  struct stat info {};
+  const bool known = ::fstat(fd_, &info) == 0;
+  if (!known || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    detail::fail<FileError>(op_, ": cannot open ", path_, ": ",
+                            known && S_ISDIR(info.st_mode) ? "it is a folder" : "not a plain file");
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+InputFile::~InputFile() {
+  ::close(fd_);
+}
+
+void InputFile::read(void* to, uint64_t bytes, std::string_view what) {
+  const bool fits = position_ <= size_ && bytes <= size_ - position_;
+  if (!fits) {
+    fail("truncated: ", what, " needs ", bytes, " bytes at offset ", position_, "; the file has ",
+         size_);
+  }
+  char* out = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got =
+        ::pread(fd_, out, bytes < kChunk ? bytes : kChunk, static_cast<off_t>(position_));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot read ", what, " at offset ", position_, ": ", std::strerror(errno));
+    if (got == 0) fail("the file shrank while ", what, " was read at offset ", position_);
+    out += got;
+    bytes -= static_cast<uint64_t>(got);
+    position_ += static_cast<uint64_t>(got);
+  }
+}
+
+std::string read_file(const char* op, const std::string& path) {
+  InputFile file(op, path);
+  std::string bytes(file.size(), '\0');
+  file.read(bytes.data(), bytes.size(), "the file");
+  return bytes;
+}
+
+OutputFile::OutputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
+  static std::atomic<int> counter{0};
+  const auto name = std::filesystem::path(path_).filename().string();
+  temporary_ = (folder_of(path_) / ("." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
+                                    std::to_string(counter++)))
+                   .string();
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("write", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::fail(const char* verb, int error) const {
+  detail::fail<FileError>(op_, ": cannot ", verb, " ", path_, ": ", std::strerror(error),
+                          " (at offset ", position_, ")");
+}
+
+void OutputFile::write(const void* from, uint64_t bytes) {
+  const char* data = static_cast<const char*>(from);
+  while (bytes > 0) {
+    const ssize_t put = ::write(fd_, data, bytes < kChunk ? bytes : kChunk);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write", errno);
+    data += put;
+    bytes -= static_cast<uint64_t>(put);
+    position_ += static_cast<uint64_t>(put);
+  }
+}
+
+void OutputFile::commit() {
+  if (::fsync(fd_) != 0) fail("sync", errno);
+  const int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0) fail("close", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
+  temporary_.clear();
+  // The new name itself must survive a power cut as well.
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
+}
+
+}  // namespace tarn
