@@ -1,0 +1,164 @@
+// loader.cpp - a ring of prepared batches between worker threads and one consumer.
+#include "tarn/data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tarn/core/error.h"
+
+namespace tarn::data {
+
+/// Batch b waits in slot b % slots. Workers take batch numbers in order and stay at most `slots`
+/// ahead of the consumer, so a slot is always empty when its next batch is done.
+struct Epoch::State {
+  struct Slot {
+    std::optional<Batch> batch;
+    std::exception_ptr error;
+    bool ready = false;
+  };
+
+  const Dataset& dataset;
+  LoaderOptions options;
+  EpochKey key;
+  std::vector<int64_t> order;
+  int64_t batches = 0;
+
+  std::mutex mutex;
+  std::condition_variable filled, emptied;
+  std::vector<Slot> slots;
+  int64_t taken = 0;     // next batch number a worker will take
+  int64_t consumed = 0;  // next batch number the caller will get
+  bool stop = false;
+  bool timed_out = false;
+  std::vector<std::thread> threads;
+
+  State(const Dataset& d, const LoaderOptions& o, EpochKey k) : dataset(d), options(o), key(k) {}
+  void finish() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    emptied.notify_all();
+    for (std::thread& t : threads) {
+      // After a timeout a worker may hang in the dataset: better to lose it than to hang as well.
+      timed_out ? t.detach() : t.join();
+    }
+  }
+
+  Batch prepare(int64_t number) const {
+    const int64_t begin = number * options.batch_size;
+    const int64_t end = std::min(begin + options.batch_size, static_cast<int64_t>(order.size()));
+    return dataset.batch(
+        std::span(order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        key);
+  }
+
+  static void start_workers(const std::shared_ptr<State>& state) {
+    const LoaderOptions& options = state->options;
+    const int64_t workers = std::min<int64_t>(options.workers, state->batches - state->taken);
+    if (workers <= 0) return;
+    state->slots.resize(static_cast<size_t>(workers * options.prefetch));
+    // Each worker keeps the state alive, see finish().
+    for (int64_t i = 0; i < workers; ++i) state->threads.emplace_back([state] { state->work(); });
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      const auto ahead = static_cast<int64_t>(slots.size());
+      emptied.wait(lock, [&] { return stop || taken >= batches || taken < consumed + ahead; });
+      if (stop || taken >= batches) return;
+      const int64_t number = taken++;
+      lock.unlock();
+      Slot done;
+      done.ready = true;
+      try {
+        done.batch = prepare(number);
+      } catch (...) {
+        done.error = std::current_exception();
+      }
+      lock.lock();
+      slots[static_cast<size_t>(number % ahead)] = std::move(done);
+      filled.notify_one();
+    }
+  }
+
+  Batch wait_for(int64_t number) {
+    Slot result;
+    {
+      std::unique_lock lock(mutex);
+      Slot& slot = slots[static_cast<size_t>(number) % slots.size()];
+      const bool ready = filled.wait_for(lock, std::chrono::duration<double>(options.timeout_s),
+                                         [&] { return slot.ready; });
+      timed_out = !ready;
+      TARN_CHECK(ready, "DataLoader: batch ", number, " of epoch ", key.epoch,
+                 " (examples from position ", number * options.batch_size,
+                 " of the order) was not ready after ", options.timeout_s, " s");
+      result = std::move(slot);
+      slot = Slot();
+      ++consumed;
+    }
+    emptied.notify_all();
+    if (result.error) std::rethrow_exception(result.error);
+    return std::move(*result.batch);
+  }
+
+  std::optional<Batch> next() {
+    while (consumed < batches) {
+      // The caller's thread alone writes `consumed`, so it may read it without the lock.
+      Batch batch = threads.empty() ? prepare(consumed++) : wait_for(consumed);
+      if (batch.size() > 0 || batch.skipped.empty()) return batch;
+    }
+    return std::nullopt;
+  }
+};
+
+Epoch::Epoch(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Epoch::Epoch(Epoch&& other) noexcept = default;
+Epoch::~Epoch() {
+  if (state_) state_->finish();
+}
+
+std::optional<Batch> Epoch::next() {
+  return state_->next();
+}
+
+DataLoader::DataLoader(const Dataset& dataset, std::unique_ptr<Sampler> sampler,
+                       const LoaderOptions& options)
+    : dataset_(dataset), sampler_(std::move(sampler)), options_(options) {
+  TARN_CHECK_AS(ValueError, options.batch_size > 0, "DataLoader: batch_size must be positive; got ",
+                options.batch_size);
+  TARN_CHECK_AS(ValueError, options.workers >= 0 && options.prefetch > 0 && options.timeout_s > 0,
+                "DataLoader: needs workers >= 0, prefetch > 0, timeout_s > 0; got ",
+                options.workers, ", ", options.prefetch, ", ", options.timeout_s);
+}
+
+DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
+    : DataLoader(dataset, std::make_unique<SequentialSampler>(dataset.size()), options) {}
+
+int64_t DataLoader::size() const {
+  const int64_t n = sampler_->size(), b = options_.batch_size;
+  return options_.drop_last ? n / b : (n + b - 1) / b;
+}
+
+int64_t DataLoader::examples() const {
+  return options_.drop_last ? size() * options_.batch_size : sampler_->size();
+}
+
+Epoch DataLoader::epoch(int64_t epoch, int64_t first_batch) const {
+  TARN_CHECK_AS(ValueError, first_batch >= 0 && first_batch <= size(), "DataLoader: first_batch ",
+                first_batch, " is outside [0, ", size(), "]");
+  auto state = std::make_shared<Epoch::State>(dataset_, options_, EpochKey{options_.seed, epoch});
+  state->order = sampler_->order(epoch);
+  state->batches = size();
+  state->taken = state->consumed = first_batch;
+  Epoch::State::start_workers(state);
+  return Epoch(std::move(state));
+}
+
+}  // namespace tarn::data

@@ -1,0 +1,86 @@
+// loader.h - DataLoader: batches in order, prepared ahead by threads.
+//
+//   DataLoader loader(dataset, std::make_unique<RandomSampler>(dataset.size(), seed),
+//                     {.batch_size = 128, .workers = 2, .seed = seed});
+//   for (const Batch& batch : loader.epoch(0)) ...
+//
+// The batches of an epoch are a function of (seed, epoch): neither the number of workers nor their
+// timing changes them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tarn/data/dataset.h"
+#include "tarn/data/sampler.h"
+
+namespace tarn::data {
+
+struct LoaderOptions {
+  int64_t batch_size = 1;
+  bool drop_last = false;  ///< leave out a last batch that is not full
+  int workers = 0;         ///< threads; 0 prepares each batch when it is asked for
+  int64_t prefetch = 2;    ///< batches ahead, per worker
+  uint64_t seed = 0;       ///< of the augmentation
+  double timeout_s = 300;  ///< longest wait for one batch before an error says which
+};
+
+/// One pass over the data. Leaving it early stops its threads; so does an error, which reaches the
+/// caller from next(). Not thread-safe.
+class Epoch {
+ public:
+  Epoch(Epoch&& other) noexcept;
+  ~Epoch();
+
+  /// The next batch; none at the end. Rethrows what the dataset threw for that batch, in order:
+  /// the batches before it still arrive.
+  std::optional<Batch> next();
+
+  class Iterator {
+   public:
+    explicit Iterator(Epoch* epoch) : epoch_(epoch) { ++*this; }
+    const Batch& operator*() const { return *batch_; }
+    const Batch* operator->() const { return &*batch_; }
+    Iterator& operator++() {
+      batch_ = epoch_->next();
+      return *this;
+    }
+    bool operator!=(std::nullptr_t) const { return batch_.has_value(); }
+
+   private:
+    Epoch* epoch_;
+    std::optional<Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  std::nullptr_t end() const { return nullptr; }
+
+ private:
+  friend class DataLoader;
+  struct State;
+  explicit Epoch(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+class DataLoader {
+ public:
+  /// The dataset must outlive the loader and its epochs. Throws ValueError on bad options.
+  DataLoader(const Dataset& dataset, std::unique_ptr<Sampler> sampler,
+             const LoaderOptions& options);
+  /// In the order of the dataset.
+  DataLoader(const Dataset& dataset, const LoaderOptions& options);
+
+  /// Batches in an epoch.
+  int64_t size() const;
+  /// Examples in an epoch.
+  int64_t examples() const;
+  /// Starts a pass. first_batch > 0 resumes in the middle, without preparing what came before.
+  Epoch epoch(int64_t epoch, int64_t first_batch = 0) const;
+
+ private:
+  const Dataset& dataset_;
+  std::unique_ptr<Sampler> sampler_;
+  LoaderOptions options_;
+};
+
+}  // namespace tarn::data
