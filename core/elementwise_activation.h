@@ -281,7 +281,7 @@ struct Hardsigmoid : PiecewiseBase<Saves::kInput> {
 struct Hardswish : PiecewiseBase<Saves::kInput> {
   template <class T>
   static TARN_HD T fwd(T x, const Scalars& s) {
-    return x * Relu6::fwd(x + T(3.0), s) / T(6.0);
+    return x * (Relu6::fwd(x + T(3.0), s) / T(6.0));  // this order does not overflow
   }
   template <class T>
   static TARN_HD T grad(T x, const Scalars&) {

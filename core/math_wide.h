@@ -52,27 +52,28 @@ TARN_HD double log2_wide(double x) {
   return p * s + e;
 }
 
-/// x^y with the special values of C's pow. What depends on y alone is a number, never a condition:
-/// gcc does not vectorise a loop with a select on a loop-invariant condition.
+/// x^y with the special values of C's pow. What depends on y alone is made of integer products:
+/// gcc does not vectorise a loop with a select on a condition that the loop does not change.
 TARN_HD float pow(float x, float y) {
+  constexpr uint32_t kNanBits = 0x7fc00000u, kOneBits = 0x3f800000u, kSignBit = 0x80000000u;
   const float half = y * 0.5f;
-  const bool is_integer = __builtin_rintf(y) == y;
-  const bool is_odd = is_integer & (__builtin_rintf(half) != half);
-  const uint32_t sign_mask = is_odd ? 0x80000000u : 0u;
-  const uint32_t keep_mask = magnitude(y) == kInfF ? 0x7fffffffu : 0xffffffffu;
-  const float of_negative = is_integer | (y != y) ? -0.0f : kNanF;
-  const float of_nan = y == 0.0f ? 1.0f : kNanF;
+  const uint32_t is_integer = __builtin_rintf(y) == y;
+  const uint32_t is_half_integer = __builtin_rintf(half) == half;
+  const uint32_t odd_sign = kSignBit * (is_integer & (1u - is_half_integer));
+  const uint32_t drop_sign = kSignBit * (magnitude(y) == kInfF);
+  const uint32_t of_negative = kNanBits * (1u - (is_integer | (y != y)));
+  const uint32_t of_nan = kNanBits - (kNanBits - kOneBits) * (y == 0.0f);
 
-  x = from_bits(bits(x) & keep_mask);  // (-1)^inf = 1
+  x = from_bits(bits(x) & ~drop_sign);  // (-1)^inf = 1
   const double a = magnitude(x);
   double l = log2_wide(a);  // finite garbage for 0, infinity and NaN
   l = a == kInfD ? 1e300 : l;
   l = a == 0.0 ? -1e300 : l;
-  float r = static_cast<float>(exp2_wide(static_cast<double>(y) * l));
-  r = from_bits(bits(r) ^ (bits(x) & sign_mask));
-  r = (x < 0.0f) & (x > -kInfF) ? r + of_negative : r;
-  r = x == 1.0f ? 1.0f : r;
-  return x != x ? of_nan : r;
+  const float r = static_cast<float>(exp2_wide(static_cast<double>(y) * l));
+  uint32_t u = bits(r) ^ (bits(x) & odd_sign);
+  u |= (x < 0.0f) & (x > -kInfF) ? of_negative : 0u;
+  u = x == 1.0f ? kOneBits : u;
+  return from_bits(x != x ? of_nan : u);
 }
 
 /// 1 - erf(x): exp(-x^2) erfcx(|x|), with erfcx(a) (1 + 2a) a polynomial in (a - 2) / (a + 2).
