@@ -1,0 +1,106 @@
+// train.cpp - times whole training steps on one fixed batch.
+#include "tarn/apps/bench/train.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "tarn/apps/bench/op_times.h"
+#include "tarn/apps/bench/timing.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/random.h"
+#include "tarn/nn/models/mlp.h"
+#include "tarn/nn/models/resnet.h"
+#include "tarn/optim/sgd.h"
+
+namespace tarn::bench {
+namespace {
+
+struct Work {
+  std::unique_ptr<nn::Module> net;
+  std::function<Tensor(const Tensor&)> forward;
+  Tensor x, y;
+  std::string name;
+  double momentum = 0.9;
+};
+
+Work make_mlp(const TrainSettings& s) {
+  Work w;
+  auto net = std::make_unique<nn::models::Mlp>(std::vector<int64_t>{32, 64, 10});
+  w.forward = [n = net.get()](const Tensor& x) { return n->forward(x); };
+  w.net = std::move(net);
+  w.x = randn({s.batch, 32});
+  w.y = randint(0, 10, {s.batch});
+  w.name = "mlp-32-64-10-b" + std::to_string(s.batch);
+  w.momentum = 0;
+  return w;
+}
+
+Work make_resnet(const TrainSettings& s) {
+  int64_t c = 0, h = 0, width = 0;
+  TARN_CHECK(std::sscanf(s.input.c_str(), "%ldx%ldx%ld", &c, &h, &width) == 3 && c > 0 && h > 0 &&
+                 width > 0,
+             "bench: --input must be CxHxW, as 3x32x32; got '", s.input, "'");
+  Work w;
+  const bool cifar = s.stem == "cifar";
+  const int64_t classes = cifar ? 10 : 1000;
+  auto net = nn::models::make_resnet(
+      s.model, {.num_classes = classes, .in_channels = c, .cifar_stem = cifar});
+  w.forward = [n = net.get()](const Tensor& x) { return n->forward(x); };
+  w.net = std::move(net);
+  w.x = randn({s.batch, c, h, width}).contiguous(MemoryFormat::kChannelsLast);
+  w.y = randint(0, classes, {s.batch});
+  w.name = s.model + "-" + s.stem + "-" + s.input + "-b" + std::to_string(s.batch);
+  return w;
+}
+
+double peak_rss_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+}  // namespace
+
+TrainResult bench_train(const TrainSettings& s) {
+  TARN_CHECK_AS(UnsupportedError, s.dtype == "float32",
+                "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
+                "does not have");
+  manual_seed(0);
+  Work w = s.model == "mlp" ? make_mlp(s) : make_resnet(s);
+  w.net->train();
+  optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
+  const auto step = [&] {
+    sgd.zero_grad();
+    const Tensor loss = cross_entropy(w.forward(w.x), w.y);
+    loss.backward();
+    sgd.step();
+    return loss;
+  };
+  const bool small = s.model == "mlp";
+  const double first = step().item();
+  double last = first;
+  for (int i = 0; i < (small ? 200 : 3); ++i) last = step().item();
+  TARN_CHECK(std::isfinite(last) && last < first, "bench: the loss must fall on the fixed batch; got ",
+             first, " and then ", last);
+  std::unique_ptr<OpTimes> profile;
+  if (s.profile) profile = std::make_unique<OpTimes>();
+  std::vector<double> times;
+  const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
+  for (int64_t i = 0; i < steps; ++i) {
+    const double start = now_s();
+    step();
+    times.push_back(now_s() - start);
+  }
+  if (profile) profile->print(steps);
+  TrainResult r{.name = w.name, .median_s = median(times)};
+  r.best_s = *std::min_element(times.begin(), times.end());
+  r.items_per_s = static_cast<double>(s.batch) / r.median_s;
+  r.rss_mib = peak_rss_mib();
+  return r;
+}
+
+}  // namespace tarn::bench

@@ -1,0 +1,69 @@
+// trainer.h - the training loop: epochs over a data set, evaluation, checkpoints.
+#pragma once
+
+#include <memory>
+
+#include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/run_dir.h"
+#include "tarn/apps/resnet/checkpoint.h"
+#include "tarn/apps/resnet/datasets.h"
+#include "tarn/apps/resnet/report.h"
+#include "tarn/apps/resnet/settings.h"
+#include "tarn/data/loader.h"
+#include "tarn/nn/models/resnet.h"
+#include "tarn/optim/ema.h"
+#include "tarn/optim/optimizer.h"
+#include "tarn/optim/schedule.h"
+
+namespace tarn::apps {
+
+struct Score {
+  double loss = 0;      ///< mean cross entropy
+  int64_t right = 0, count = 0;
+  double accuracy() const { return count ? 100.0 * static_cast<double>(right) / static_cast<double>(count) : 0; }
+};
+
+/// The network the flags ask for, on --device, with --weights loaded.
+std::unique_ptr<nn::models::ImageModel> make_model(const ResnetSettings& s, const ImageData& data);
+/// Scores a network on a data set, without recording and in eval mode.
+Score evaluate(nn::models::ImageModel& net, const data::ImageDataset& data, const ResnetSettings& s,
+               const char* label, std::vector<std::string>* skipped = nullptr);
+
+class Trainer {
+ public:
+  Trainer(const ResnetSettings& s, const ImageData& data, nn::models::ImageModel& net, RunDir& run);
+
+  /// Goes on where a checkpoint stands.
+  void resume(const std::filesystem::path& folder);
+  /// All epochs that are left. Returns false if a signal ended it early; the state is saved then.
+  bool fit();
+
+  const History& history() const { return history_; }
+  double best_accuracy() const { return state_.best_accuracy; }
+  Score last_score() const { return last_score_; }
+  double images_per_second() const { return images_per_second_; }
+
+ private:
+  bool train_epoch();
+  Tensor train_step(const data::Batch& batch);
+  void finish_epoch();
+  void save(const std::string& name);
+  double lr_now() const;
+
+  const ResnetSettings& s_;
+  const ImageData& data_;
+  nn::models::ImageModel& net_;
+  RunDir& run_;
+  Interrupt interrupt_;
+  data::DataLoader loader_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::unique_ptr<optim::Ema> ema_;
+  TrainState state_;
+  History history_;
+  Score last_score_;
+  EpochFigures figures_;
+  double images_per_second_ = 0;
+};
+
+}  // namespace tarn::apps
