@@ -2,8 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/progress.h"
 #include "tarn/apps/common/run_dir.h"
 #include "tarn/apps/resnet/checkpoint.h"
 #include "tarn/apps/resnet/datasets.h"
@@ -18,20 +21,22 @@
 namespace tarn::apps {
 
 struct Score {
-  double loss = 0;      ///< mean cross entropy
+  double loss = 0;  ///< mean cross entropy
   int64_t right = 0, count = 0;
-  double accuracy() const { return count ? 100.0 * static_cast<double>(right) / static_cast<double>(count) : 0; }
+  double accuracy() const { return count ? 100.0 * double(right) / double(count) : 0; }
 };
 
 /// The network the flags ask for, on --device, with --weights loaded.
-std::unique_ptr<nn::models::ImageModel> make_model(const ResnetSettings& s, const ImageData& data);
-/// Scores a network on a data set, without recording and in eval mode.
-Score evaluate(nn::models::ImageModel& net, const data::ImageDataset& data, const ResnetSettings& s,
-               const char* label, std::vector<std::string>* skipped = nullptr);
+std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data);
+
+/// Scores a network on a data set in eval mode, without recording. Images left out are added to
+/// `skipped`.
+Score evaluate(nn::Module& net, const data::ImageDataset& data, const ResnetSettings& s,
+               std::vector<std::string>& skipped);
 
 class Trainer {
  public:
-  Trainer(const ResnetSettings& s, const ImageData& data, nn::models::ImageModel& net, RunDir& run);
+  Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run);
 
   /// Goes on where a checkpoint stands.
   void resume(const std::filesystem::path& folder);
@@ -40,29 +45,29 @@ class Trainer {
 
   const History& history() const { return history_; }
   double best_accuracy() const { return state_.best_accuracy; }
-  Score last_score() const { return last_score_; }
+  const Score& last_score() const { return last_score_; }
   double images_per_second() const { return images_per_second_; }
+  const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
-  bool train_epoch();
-  Tensor train_step(const data::Batch& batch);
-  void finish_epoch();
-  void save(const std::string& name);
-  double lr_now() const;
+  bool train_epoch(int64_t epoch);
+  void train_step(const data::Batch& batch, EpochFigures& figures, int64_t& seen);
+  void finish_epoch(EpochFigures figures);
+  void save(const char* name);
 
   const ResnetSettings& s_;
   const ImageData& data_;
-  nn::models::ImageModel& net_;
+  nn::Module& net_;
   RunDir& run_;
   Interrupt interrupt_;
   data::DataLoader loader_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<optim::Schedule> schedule_;
+  std::unique_ptr<optim::Scheduler> scheduler_;
   std::unique_ptr<optim::Ema> ema_;
   TrainState state_;
   History history_;
   Score last_score_;
-  EpochFigures figures_;
+  std::vector<std::string> skipped_;
   double images_per_second_ = 0;
 };
 

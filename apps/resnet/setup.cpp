@@ -1,0 +1,72 @@
+// setup.cpp - optimizer and schedule from the flags.
+#include "tarn/apps/resnet/setup.h"
+
+#include "tarn/optim/adam.h"
+#include "tarn/optim/sgd.h"
+
+namespace tarn::apps {
+namespace {
+
+// One group, or two where norms and biases decay differently.
+template <class Optimizer, class Options>
+std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Module& net,
+                                              const Options& options) {
+  if (s.norm_weight_decay < 0) return std::make_unique<Optimizer>(net.parameters(), options);
+  Options norms = options;
+  norms.weight_decay = s.norm_weight_decay;
+  const optim::DecaySplit split = optim::split_by_decay(net.named_parameters());
+  return std::make_unique<Optimizer>(std::vector<optim::ParamGroup<Options>>{
+      {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}});
+}
+
+}  // namespace
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net) {
+  if (s.optimizer == "adam") {
+    return with_groups<optim::Adam>(
+        s, net, optim::AdamOptions{.lr = s.lr, .weight_decay = s.weight_decay});
+  }
+  if (s.optimizer == "adamw") {
+    return with_groups<optim::AdamW>(
+        s, net, optim::AdamWOptions{.lr = s.lr, .weight_decay = s.weight_decay});
+  }
+  return with_groups<optim::SGD>(s, net,
+                                 optim::SGDOptions{.lr = s.lr,
+                                                   .momentum = s.momentum,
+                                                   .weight_decay = s.weight_decay,
+                                                   .nesterov = s.nesterov});
+}
+
+optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch) {
+  const int64_t warmup = s.warmup_epochs * steps_per_epoch;
+  const int64_t rest = std::max<int64_t>(s.epochs * steps_per_epoch - warmup, 1);
+  // Rates that change by epoch see the epoch, as in torchvision's trainer; cosine moves every step.
+  const auto by_epoch = [steps_per_epoch](optim::Schedule schedule) {
+    return optim::Schedule{[=](double base, int64_t t) {
+      return schedule.lr(base, t / steps_per_epoch);
+    }, {}};
+  };
+  optim::Schedule main;
+  if (s.scheduler == "onecycle") {
+    main = optim::one_cycle_lr({.max_lr = s.lr,
+                                .total_steps = rest,
+                                .cycle_momentum = s.optimizer == "sgd" && s.momentum > 0,
+                                .base_momentum = std::max(0.0, s.momentum - 0.05),
+                                .max_momentum = std::min(s.momentum + 0.05, 0.999)});
+  } else if (s.scheduler == "steplr") {
+    main = by_epoch(optim::step_lr(s.step_size, s.gamma));
+  } else if (s.scheduler == "exponentiallr") {
+    main = by_epoch(optim::exponential_lr(s.gamma));
+  } else if (s.scheduler == "cosineannealinglr") {
+    main = optim::cosine_annealing_lr(rest, s.lr_min);
+  } else {
+    main = optim::lambda_lr([](int64_t) { return 1.0; });
+  }
+  if (warmup == 0) return main;
+  const optim::Schedule rise = s.warmup_method == "linear"
+                                   ? optim::linear_lr(s.warmup_decay, 1, warmup)
+                                   : optim::constant_lr(s.warmup_decay, warmup);
+  return optim::sequential({rise, main}, {warmup});
+}
+
+}  // namespace tarn::apps
