@@ -4,6 +4,7 @@
 namespace tarn::cpu {
 
 void fill_kernel_table(KernelTable& table) {
+  add_elementwise_kernels(table);
   add_reduce_kernels(table);
   add_softmax_kernels(table);
   add_norm_kernels(table);
