@@ -12,70 +12,54 @@
 namespace tarn {
 
 // X(Functor, "public name"). In groups, one kernel file each, to bound the compile time of a file.
+// Laid out by hand: clang-format would shift the lists on every run.
+// clang-format off
 
-#define TARN_UNARY_ARITHMETIC_OPS(X)                                                             \
-  X(Neg, "neg")                                                                                  \
-  X(Abs, "abs")                                                                                  \
-  X(Sign, "sign")                                                                                \
-  X(Square, "square")                                                                            \
-  X(Floor, "floor")                                                                              \
-  X(Ceil, "ceil") X(Trunc, "trunc") X(Round, "round") X(Frac, "frac") X(AddScalar, "add_scalar") \
-      X(MulScalar, "mul_scalar") X(DivScalar, "div_scalar") X(RdivScalar, "rdiv_scalar")         \
-          X(Affine, "affine") X(Relu, "relu") X(Relu6, "relu6") X(Hardtanh, "hardtanh")          \
-              X(Clamp, "clamp") X(Threshold, "threshold") X(LogicalNot, "logical_not")           \
-                  X(BitwiseNot, "bitwise_not") X(IsNan, "isnan") X(IsInf, "isinf")               \
-                      X(IsFinite, "isfinite")
+#define TARN_UNARY_ARITHMETIC_OPS(X)                                                 \
+  X(Neg, "neg") X(Abs, "abs") X(Sign, "sign") X(Square, "square") X(Floor, "floor")  \
+  X(Ceil, "ceil") X(Trunc, "trunc") X(Round, "round") X(Frac, "frac")                \
+  X(AddScalar, "add_scalar") X(MulScalar, "mul_scalar") X(DivScalar, "div_scalar")   \
+  X(RdivScalar, "rdiv_scalar") X(Affine, "affine") X(Relu, "relu") X(Relu6, "relu6") \
+  X(Hardtanh, "hardtanh") X(Clamp, "clamp") X(Threshold, "threshold")                \
+  X(LogicalNot, "logical_not") X(BitwiseNot, "bitwise_not") X(IsNan, "isnan")        \
+  X(IsInf, "isinf") X(IsFinite, "isfinite")
 
-#define TARN_UNARY_MATH_OPS(X)                                                                  \
-  X(Sqrt, "sqrt")                                                                               \
-  X(Rsqrt, "rsqrt")                                                                             \
-  X(Reciprocal, "reciprocal")                                                                   \
-  X(Exp, "exp")                                                                                 \
-  X(Exp2, "exp2")                                                                               \
-  X(Expm1, "expm1") X(Log, "log") X(Log2, "log2") X(Log10, "log10") X(Log1p, "log1p")           \
-      X(Sin, "sin") X(Cos, "cos") X(Tan, "tan") X(Asin, "asin") X(Acos, "acos") X(Atan, "atan") \
-          X(Sinh, "sinh") X(Cosh, "cosh") X(Tanh, "tanh") X(Asinh, "asinh") X(Acosh, "acosh")   \
-              X(Atanh, "atanh") X(Erf, "erf") X(Erfc, "erfc") X(PowScalar, "pow_scalar")        \
-                  X(RpowScalar, "rpow_scalar")
+#define TARN_UNARY_MATH_OPS(X)                                                                \
+  X(Sqrt, "sqrt") X(Rsqrt, "rsqrt") X(Reciprocal, "reciprocal") X(Exp, "exp") X(Exp2, "exp2") \
+  X(Expm1, "expm1") X(Log, "log") X(Log2, "log2") X(Log10, "log10") X(Log1p, "log1p")         \
+  X(Sin, "sin") X(Cos, "cos") X(Tan, "tan") X(Asin, "asin") X(Acos, "acos") X(Atan, "atan")   \
+  X(Sinh, "sinh") X(Cosh, "cosh") X(Tanh, "tanh") X(Asinh, "asinh") X(Acosh, "acosh")         \
+  X(Atanh, "atanh") X(Erf, "erf") X(Erfc, "erfc") X(PowScalar, "pow_scalar")                  \
+  X(RpowScalar, "rpow_scalar")
 
-#define TARN_UNARY_ACTIVATION_OPS(X)                                                            \
-  X(Sigmoid, "sigmoid")                                                                         \
-  X(LogSigmoid, "logsigmoid")                                                                   \
-  X(LeakyRelu, "leaky_relu")                                                                    \
-  X(Elu, "elu")                                                                                 \
-  X(Selu, "selu")                                                                               \
-  X(Celu, "celu") X(Gelu, "gelu") X(GeluTanh, "gelu_tanh") X(Silu, "silu") X(Mish, "mish")      \
-      X(Softplus, "softplus") X(Softsign, "softsign") X(Tanhshrink, "tanhshrink")               \
-          X(Hardshrink, "hardshrink") X(Softshrink, "softshrink") X(Hardsigmoid, "hardsigmoid") \
-              X(Hardswish, "hardswish")
+#define TARN_UNARY_ACTIVATION_OPS(X)                                                          \
+  X(Sigmoid, "sigmoid") X(LogSigmoid, "logsigmoid") X(LeakyRelu, "leaky_relu") X(Elu, "elu")  \
+  X(Selu, "selu") X(Celu, "celu") X(Gelu, "gelu") X(GeluTanh, "gelu_tanh") X(Silu, "silu")    \
+  X(Mish, "mish") X(Softplus, "softplus") X(Softsign, "softsign") X(Tanhshrink, "tanhshrink") \
+  X(Hardshrink, "hardshrink") X(Softshrink, "softshrink") X(Hardsigmoid, "hardsigmoid")       \
+  X(Hardswish, "hardswish")
 
 #define TARN_UNARY_OPS(X) \
   TARN_UNARY_ARITHMETIC_OPS(X) TARN_UNARY_MATH_OPS(X) TARN_UNARY_ACTIVATION_OPS(X)
 
 #define TARN_BINARY_ARITHMETIC_OPS(X)                                              \
-  X(Add, "add")                                                                    \
-  X(Sub, "sub")                                                                    \
-  X(Mul, "mul")                                                                    \
-  X(Div, "div")                                                                    \
-  X(FloorDiv, "floor_div")                                                         \
+  X(Add, "add") X(Sub, "sub") X(Mul, "mul") X(Div, "div") X(FloorDiv, "floor_div") \
   X(TruncDiv, "trunc_div") X(Remainder, "remainder") X(Fmod, "fmod") X(Pow, "pow") \
-      X(Maximum, "maximum") X(Minimum, "minimum") X(Atan2, "atan2")
+  X(Maximum, "maximum") X(Minimum, "minimum") X(Atan2, "atan2")
 
-#define TARN_BINARY_LOGIC_OPS(X)                                                                   \
-  X(Eq, "eq")                                                                                      \
-  X(Ne, "ne")                                                                                      \
-  X(Lt, "lt")                                                                                      \
-  X(Le, "le")                                                                                      \
-  X(Gt, "gt")                                                                                      \
-  X(Ge, "ge") X(LogicalAnd, "logical_and") X(LogicalOr, "logical_or") X(LogicalXor, "logical_xor") \
-      X(BitwiseAnd, "bitwise_and") X(BitwiseOr, "bitwise_or") X(BitwiseXor, "bitwise_xor")         \
-          X(LeftShift, "left_shift") X(RightShift, "right_shift")
+#define TARN_BINARY_LOGIC_OPS(X)                                                       \
+  X(Eq, "eq") X(Ne, "ne") X(Lt, "lt") X(Le, "le") X(Gt, "gt") X(Ge, "ge")              \
+  X(LogicalAnd, "logical_and") X(LogicalOr, "logical_or") X(LogicalXor, "logical_xor") \
+  X(BitwiseAnd, "bitwise_and") X(BitwiseOr, "bitwise_or") X(BitwiseXor, "bitwise_xor") \
+  X(LeftShift, "left_shift") X(RightShift, "right_shift")
 
-#define TARN_BINARY_OPS(X) TARN_BINARY_ARITHMETIC_OPS(X) TARN_BINARY_LOGIC_OPS(X)
+#define TARN_BINARY_OPS(X) \
+  TARN_BINARY_ARITHMETIC_OPS(X) TARN_BINARY_LOGIC_OPS(X)
 
-#define TARN_TERNARY_OPS(X) \
-  X(Addcmul, "addcmul")     \
-  X(Addcdiv, "addcdiv") X(Lerp, "lerp") X(AddScaled, "add_scaled") X(LerpScalar, "lerp_scalar")
+#define TARN_TERNARY_OPS(X)                                                              \
+  X(Addcmul, "addcmul") X(Addcdiv, "addcdiv") X(Lerp, "lerp") X(AddScaled, "add_scaled") \
+  X(LerpScalar, "lerp_scalar")
+// clang-format on
 
 #define TARN_ENUMERATOR(Name, name) k##Name,
 enum class UnaryOp : uint8_t { TARN_UNARY_OPS(TARN_ENUMERATOR) };

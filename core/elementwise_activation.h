@@ -107,20 +107,28 @@ struct LeakyRelu : UnaryBase<Saves::kInput> {
   }
 };
 
-/// s1 * (x > 0 ? x : s0 * (e^(s2 x) - 1)): alpha, scale, input scale.
+/// The family of elu: x > 0 ? positive * x : negative * (e^(rate x) - 1).
+template <class T>
+TARN_HD T elu_value(T x, T positive, T negative, T rate) {
+  const T below = negative * math::expm1(x * rate);
+  const T above = positive * x;
+  return x <= T(0.0) ? below : above;
+}
+template <class T>
+TARN_HD T elu_slope(T x, T positive, T negative, T rate) {
+  const T below = negative * rate * math::exp(x * rate);
+  return x <= T(0.0) ? below : positive;
+}
+
+/// x > 0 ? x : s0 * (e^x - 1).
 struct Elu : UnaryBase<Saves::kInput> {
   template <class T>
   static TARN_HD T fwd(T x, const Scalars& s) {
-    const T negative = (s.get<T>(0) * s.get<T>(1)) * math::expm1(x * s.get<T>(2));
-    const T positive = x * s.get<T>(1);
-    return x <= T(0.0) ? negative : positive;
+    return elu_value(x, T(1.0), s.get<T>(0), T(1.0));
   }
   template <class T>
   static TARN_HD T grad(T x, const Scalars& s) {
-    const T factor = s.get<T>(0) * s.get<T>(1) * s.get<T>(2);
-    const T negative = factor * math::exp(x * s.get<T>(2));
-    const T positive = s.get<T>(1);
-    return x <= T(0.0) ? negative : positive;
+    return elu_slope(x, T(1.0), s.get<T>(0), T(1.0));
   }
 };
 
@@ -129,11 +137,11 @@ struct Selu : UnaryBase<Saves::kInput> {
   static constexpr double kAlpha = 1.6732632423543772, kScale = 1.0507009873554805;
   template <class T>
   static TARN_HD T fwd(T x, const Scalars&) {
-    return Elu::fwd(x, Scalars{{kAlpha, kScale, 1.0, 0.0}});
+    return elu_value(x, T(kScale), T(kAlpha * kScale), T(1.0));
   }
   template <class T>
   static TARN_HD T grad(T x, const Scalars&) {
-    return Elu::grad(x, Scalars{{kAlpha, kScale, 1.0, 0.0}});
+    return elu_slope(x, T(kScale), T(kAlpha * kScale), T(1.0));
   }
 };
 
@@ -141,11 +149,11 @@ struct Selu : UnaryBase<Saves::kInput> {
 struct Celu : UnaryBase<Saves::kInput> {
   template <class T>
   static TARN_HD T fwd(T x, const Scalars& s) {
-    return Elu::fwd(x, Scalars{{s.v[0], 1.0, 1.0 / s.v[0], 0.0}});
+    return elu_value(x, T(1.0), s.get<T>(0), T(1.0 / s.v[0]));
   }
   template <class T>
   static TARN_HD T grad(T x, const Scalars& s) {
-    return Elu::grad(x, Scalars{{s.v[0], 1.0, 1.0 / s.v[0], 0.0}});
+    return elu_slope(x, T(1.0), s.get<T>(0), T(1.0 / s.v[0]));
   }
 };
 

@@ -137,13 +137,13 @@ struct Pow : BinaryBase<Domain::kNumber> {
 struct Maximum : BinaryBase<Domain::kAny> {
   template <class T>
   static TARN_HD T fwd(T a, T b) {
-    return (a > b) | math::is_nan(a) ? a : b;
+    return (a >= b) | math::is_nan(a) ? a : b;
   }
 };
 struct Minimum : BinaryBase<Domain::kAny> {
   template <class T>
   static TARN_HD T fwd(T a, T b) {
-    return (a < b) | math::is_nan(a) ? a : b;
+    return (a <= b) | math::is_nan(a) ? a : b;
   }
 };
 

@@ -9,9 +9,9 @@ namespace tarn {
 struct ElementwiseKernels {
   /// out = op(x). Operands {out, x}, one dtype; predicates (isnan, ...) write bool.
   void (*unary)(UnaryOp op, const Scalars& s, const ElementwisePlan& plan, Stream stream) = nullptr;
-  /// out = grad * (d^order op / dx^order), order 1..3. Operands {out, grad, x, y}: at every order
-  /// only the one that unary_info(op).saves names is read (kInput x, kOutput y, kNone neither); an
-  /// absent one repeats grad's tensor. So relu or tanh need not keep x for a second derivative.
+  /// out = grad * derivative<op, order>(saved), order 1..3 (core/elementwise.h). Operands
+  /// {out, grad, x, y}: only the one that unary_info(op).saves names is read (kInput x, kOutput y,
+  /// kNone neither); an absent one repeats grad's tensor.
   void (*unary_backward)(UnaryOp op, int order, const Scalars& s, const ElementwisePlan& plan,
                          Stream stream) = nullptr;
   /// out = op(a, b). Operands {out, a, b}; a and b of one dtype; comparisons and logic write bool.
