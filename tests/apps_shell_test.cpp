@@ -1,4 +1,4 @@
-// apps_run_test.cpp - run folders, files that fail, interrupts, exit codes.
+// apps_shell_test.cpp - run folders, files that fail, interrupts, exit codes.
 #include <cmath>
 #include <fstream>
 #include <sstream>
