@@ -39,15 +39,12 @@ struct Dual {
 };
 
 // All declared before the first body: the derivative of one calls another, on a nested Dual.
-#define TARN_DUAL_LIST(X)                                                                          \
-  X(exp)                                                                                           \
-  X(exp2)                                                                                          \
-  X(expm1)                                                                                         \
-  X(log)                                                                                           \
-  X(log2)                                                                                          \
-  X(log10)                                                                                         \
-  X(log1p) X(tanh) X(sigmoid) X(erf) X(erfc) X(sin) X(cos) X(tan) X(sqrt) X(rsqrt) X(asin) X(acos) \
-      X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(floor) X(ceil) X(trunc) X(rint) X(abs)
+// clang-format off
+#define TARN_DUAL_LIST(X)                                                                    \
+  X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(tanh) X(sigmoid) X(erf) X(erfc) \
+  X(sin) X(cos) X(tan) X(sqrt) X(rsqrt) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh)     \
+  X(acosh) X(atanh) X(floor) X(ceil) X(trunc) X(rint) X(abs)
+// clang-format on
 #define TARN_DUAL_DECLARE(name) \
   template <class T>            \
   TARN_HD Dual<T> name(const Dual<T>& a);
