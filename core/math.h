@@ -36,12 +36,14 @@ namespace tarn::math {
     return ::name(x);             \
   }
 
-#define TARN_MATH_OWN_LIST(X) \
-  X(exp)                      \
-  X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(tanh) X(erf) X(erfc) X(sin) X(cos) X(tan)
-#define TARN_MATH_C_LIST(X) \
-  X(sqrt)                   \
-  X(floor) X(ceil) X(trunc) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh)
+// clang-format off
+#define TARN_MATH_OWN_LIST(X)                                                        \
+  X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(tanh) X(erf) X(erfc)    \
+  X(sin) X(cos) X(tan)
+#define TARN_MATH_C_LIST(X)                                                          \
+  X(sqrt) X(floor) X(ceil) X(trunc) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) \
+  X(acosh) X(atanh)
+// clang-format on
 
 TARN_MATH_OWN_LIST(TARN_MATH_OWN)
 TARN_MATH_OWN_LIST(TARN_MATH_C_DOUBLE)

@@ -30,14 +30,14 @@ Tensor ternary(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, 
 void ternary_(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, const Scalars& s);
 
 // The binary operations by name.
-#define TARN_RAW_BINARY(X)                                                                        \
-  X(Add, add)                                                                                     \
-  X(Sub, sub)                                                                                     \
-  X(Mul, mul) X(Div, div) X(FloorDiv, floor_div) X(TruncDiv, trunc_div) X(Remainder, remainder)   \
-      X(Fmod, fmod) X(Pow, pow) X(Maximum, maximum) X(Minimum, minimum) X(Atan2, atan2) X(Eq, eq) \
-          X(Ne, ne) X(Lt, lt) X(Le, le) X(Gt, gt) X(Ge, ge) X(LogicalAnd, logical_and)            \
-              X(LogicalOr, logical_or) X(LogicalXor, logical_xor) X(BitwiseAnd, bitwise_and)      \
-                  X(BitwiseOr, bitwise_or) X(BitwiseXor, bitwise_xor)
+// clang-format off
+#define TARN_RAW_BINARY(X)                                                                     \
+  X(Add, add) X(Sub, sub) X(Mul, mul) X(Div, div) X(FloorDiv, floor_div)                       \
+  X(TruncDiv, trunc_div) X(Remainder, remainder) X(Fmod, fmod) X(Pow, pow) X(Maximum, maximum) \
+  X(Minimum, minimum) X(Atan2, atan2) X(Eq, eq) X(Ne, ne) X(Lt, lt) X(Le, le) X(Gt, gt)        \
+  X(Ge, ge) X(LogicalAnd, logical_and) X(LogicalOr, logical_or) X(LogicalXor, logical_xor)     \
+  X(BitwiseAnd, bitwise_and) X(BitwiseOr, bitwise_or) X(BitwiseXor, bitwise_xor)
+// clang-format on
 #define TARN_X(Name, name)                               \
   inline Tensor name(const Tensor& a, const Tensor& b) { \
     return binary(BinaryOp::k##Name, a, b);              \
