@@ -1,0 +1,130 @@
+// clip.cpp - norms and scaling of all gradients in one pass each.
+#include "tarn/optim/clip.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "tarn/core/factory.h"
+#include "tarn/core/kernels.h"
+#include "tarn/core/profiler.h"
+#include "tarn/core/raw_elementwise.h"
+
+namespace tarn::optim {
+namespace {
+
+/// The gradients there are, dense, and whose they are.
+struct Gradients {
+  std::vector<Tensor> list;
+  std::vector<size_t> owners;
+
+  Gradients(const char* op, const std::vector<Tensor>& params) {
+    for (size_t i = 0; i < params.size(); ++i) {
+      raw::check_defined(op, "each of the parameters", params[i]);
+      Tensor g = params[i].grad();
+      if (!g.defined()) continue;
+      if (!g.is_contiguous() && !g.is_contiguous(MemoryFormat::kChannelsLast)) {
+        g = raw::contiguous(g);
+        Tensor(params[i]).set_grad(g);  // so that scaling reaches it
+      }
+      if (!list.empty()) raw::check_same_device(op, list[0], g);
+      list.push_back(g);
+      owners.push_back(i);
+    }
+  }
+  void changed() const {
+    for (const Tensor& g : list) g.bump_version();
+  }
+};
+
+std::vector<double> norms_of(const Gradients& grads, double norm_type) {
+  if (grads.list.empty()) return {};
+  const Device device = grads.list[0].device();
+  const auto count = static_cast<int64_t>(grads.list.size());
+  const Tensor out = empty({count}, {.dtype = DType::kF64, .device = device});
+  TARN_KERNEL(optim, norms, device, grads.list, norm_type, out);
+  return out.to_vector<double>();
+}
+
+/// The norm of the norms; scaled, so that their squares cannot overflow.
+double combine(const std::vector<double>& norms, double norm_type) {
+  double largest = 0, sum = 0;
+  for (double n : norms) {
+    if (std::isnan(n)) return n;
+    largest = std::max(largest, n);
+    sum += n;
+  }
+  if (norm_type == 1) return sum;
+  if (std::isinf(norm_type) || largest == 0 || std::isinf(largest)) return largest;
+  sum = 0;
+  for (double n : norms) sum += (n / largest) * (n / largest);
+  return largest * std::sqrt(sum);
+}
+
+void check_norm_type(const char* op, double norm_type) {
+  TARN_CHECK_AS(ValueError, norm_type == 1 || norm_type == 2 || norm_type == INFINITY, op,
+                ": norm_type must be 1, 2 or infinity; got ", norm_type);
+}
+
+double clip(const std::vector<Tensor>& params, double max_norm, double norm_type, bool strict,
+            const std::function<std::string(size_t)>& name) {
+  const OpScope scope("clip_grad_norm");
+  check_norm_type("clip_grad_norm_", norm_type);
+  TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
+                max_norm);
+  const Gradients grads("clip_grad_norm_", params);
+  const std::vector<double> norms = norms_of(grads, norm_type);
+  const double total = combine(norms, norm_type);
+  if (!std::isfinite(total)) {
+    const auto bad =
+        std::find_if(norms.begin(), norms.end(), [](double n) { return !std::isfinite(n); });
+    // Each norm may be finite and only their sum not: then the largest is named.
+    const auto at = bad != norms.end() ? bad : std::max_element(norms.begin(), norms.end());
+    const size_t owner = grads.owners[static_cast<size_t>(at - norms.begin())];
+    TARN_CHECK_AS(ValueError, !strict, "clip_grad_norm_: the gradients' norm must be finite; got ",
+                  total, ", first from ", name(owner), " with norm ", *at);
+    for (const Tensor& p : params) Tensor(p).zero_grad();
+    return total;
+  }
+  const double factor = max_norm / (total + 1e-6);
+  if (factor < 1) {
+    TARN_KERNEL(optim, scale, grads.list[0].device(), grads.list, factor);
+    grads.changed();
+  }
+  return total;
+}
+
+}  // namespace
+
+double clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  return clip(params, max_norm, norm_type, error_if_nonfinite, [&](size_t i) {
+    return tarn::detail::concat("parameter ", i, "=", params[i].describe());
+  });
+}
+
+double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_params,
+                       double max_norm, double norm_type, bool error_if_nonfinite) {
+  std::vector<Tensor> params;
+  for (const auto& item : named_params) params.push_back(item.second);
+  return clip(params, max_norm, norm_type, error_if_nonfinite, [&](size_t i) {
+    return tarn::detail::concat("'", named_params[i].first, "'=", params[i].describe());
+  });
+}
+
+double grad_norm(const std::vector<Tensor>& params, double norm_type) {
+  check_norm_type("grad_norm", norm_type);
+  return combine(norms_of(Gradients("grad_norm", params), norm_type), norm_type);
+}
+
+void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {
+  const OpScope scope("clip_grad_value");
+  TARN_CHECK_AS(ValueError, clip_value >= 0,
+                "clip_grad_value_: clip_value must be at least 0; got ", clip_value);
+  const Gradients grads("clip_grad_value_", params);
+  if (grads.list.empty()) return;
+  TARN_KERNEL(optim, clamp, grads.list[0].device(), grads.list, clip_value);
+  grads.changed();
+}
+
+}  // namespace tarn::optim

@@ -1,0 +1,30 @@
+// clip.h - keeping gradients within bounds, between backward and step.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tarn/core/tensor.h"
+
+namespace tarn::optim {
+
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of all gradients
+/// together (norm_type 1, 2 or infinity), and returns the norm before. It is summed in f64, so f32
+/// gradients of 1e20 do not overflow it.
+/// If the norm is not finite: with error_if_nonfinite, throws ValueError that names the first bad
+/// parameter and leaves the gradients untouched; without, drops all gradients, so that the next
+/// step() changes nothing. No gradient is ever filled with NaN.
+double clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, double norm_type = 2,
+                       bool error_if_nonfinite = false);
+/// The same, with names for the error.
+double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_params,
+                       double max_norm, double norm_type = 2, bool error_if_nonfinite = false);
+
+/// The norm of all gradients together, without changing them.
+double grad_norm(const std::vector<Tensor>& params, double norm_type = 2);
+
+/// Clamps every gradient to [-clip_value, clip_value]. NaN stays NaN.
+void clip_grad_value_(const std::vector<Tensor>& params, double clip_value);
+
+}  // namespace tarn::optim

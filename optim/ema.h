@@ -1,0 +1,48 @@
+// ema.h - an exponential moving average of a model's weights, for evaluation.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tarn/core/tensor.h"
+#include "tarn/core/tensor_dict.h"
+
+namespace tarn::optim {
+
+/// average += (1 - decay) (value - average) after every step; floating tensors are averaged,
+/// buffers like running statistics too, the others (counters) copied. Halves are averaged in f32.
+class Ema {
+ public:
+  struct Options {
+    double decay = 0.999;
+    /// Early on min(decay, (1 + t) / (10 + t)), so that the first values fade faster.
+    bool warmup = false;
+  };
+  /// tensors: parameters and buffers by name; the averages start as their values.
+  explicit Ema(const std::vector<std::pair<std::string, Tensor>>& tensors)
+      : Ema(tensors, Options()) {}
+  Ema(const std::vector<std::pair<std::string, Tensor>>& tensors, Options options);
+
+  /// Call after optimizer.step(), and not for skipped steps.
+  void update();
+  int64_t updates() const { return updates_; }
+  /// Exchanges the values of model and averages: once before evaluating, once after.
+  void swap();
+  /// The averages by the model's names. "ema_updates" is there too.
+  TensorDict state_dict() const;
+  /// Throws ValueError that names the first tensor that is missing or of another shape.
+  void load_state_dict(const TensorDict& dict);
+
+ private:
+  struct Entry {
+    std::string name;
+    Tensor value, average;
+  };
+  std::vector<Entry> entries_;
+  Options options_;
+  int64_t updates_ = 0;
+  std::vector<Tensor> averages_, values_;  // of one dtype pair each: what the kernel takes
+};
+
+}  // namespace tarn::optim
