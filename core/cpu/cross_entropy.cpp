@@ -1,6 +1,6 @@
 // cross_entropy.cpp - softmax and cross entropy in one pass over the logits, on the CPU.
 //
-// Forward reads a row twice in cache and writes two numbers; the probabilities are never stored.
+// Forward reads a row twice in cache and writes four numbers; the probabilities are never stored.
 #include <vector>
 
 #include "tarn/core/cpu/batch_norm.h"
@@ -68,10 +68,13 @@ void cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& wei
       for (int64_t r = begin; r < end; ++r) {
         const T* x = static_cast<const T*>(logits.data()) + r * n;
         const LogSumExp<A> s = log_sum_exp<T>(x, n);
-        static_cast<A*>(stats.data())[2 * r] = s.max;
-        static_cast<A*>(stats.data())[2 * r + 1] = s.log_sum;
+        const bool kept = labels[r] != ignore_index;
+        A* stat = static_cast<A*>(stats.data()) + 3 * r;
+        stat[0] = s.max;
+        stat[1] = s.log_sum;
+        stat[2] = kept ? weights.values[labels[r]] : A(0);
         double value = 0;
-        if (labels[r] != ignore_index) {
+        if (kept) {
           const A log_p = to<A>(x[labels[r]]) - s.max - s.log_sum;
           value = -(1 - smoothing) * weights.values[labels[r]] * log_p;
           if (smoothing > 0) {
@@ -103,7 +106,7 @@ void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Ten
           for (int64_t i = 0; i < n; ++i) gx[i] = T(A(0));
           continue;
         }
-        const A* s = static_cast<const A*>(stats.data()) + 2 * r;
+        const A* s = static_cast<const A*>(stats.data()) + 3 * r;
         const double g = static_cast<const A*>(gloss.data())[r];
         const double kept = (1 - smoothing) * weights.values[labels[r]];
         const LogSumExp<A> row{s[0], s[1]};

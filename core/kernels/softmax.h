@@ -13,9 +13,9 @@ struct SoftmaxKernels {
                            const Tensor& gx, Stream stream) = nullptr;
   /// Fused softmax and cross entropy over rows of logits [M, V] (dense): per row
   /// loss[i] = -(1 - e) * w[t] * logp[t] - (e / V) * sum_c w[c] * logp[c], 0 where t ==
-  /// ignore_index; stats[i] = {max, log sum exp(x - max)}, two numbers, since their sum would lose
-  /// the second where logits are large. stats [M, 2] and loss [M]: f32 (f64 for f64). target i64
-  /// [M]; weight [V] or undefined. Targets were checked.
+  /// ignore_index; stats[i] = {max, log sum exp(x - max), w[t] or 0 where ignored}: the first two
+  /// apart, since their sum would lose the second where logits are large. stats [M, 3] and loss
+  /// [M]: f32 (f64 for f64). target i64 [M]; weight [V] or undefined. Targets were checked.
   void (*cross_entropy)(const Tensor& logits, const Tensor& target, const Tensor& weight,
                         int64_t ignore_index, double smoothing, const Tensor& loss,
                         const Tensor& stats, Stream stream) = nullptr;
