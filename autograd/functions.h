@@ -3,6 +3,10 @@
 
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_index.h"
+#include "tarn/autograd/functions_loss.h"
 #include "tarn/autograd/functions_matmul.h"
+#include "tarn/autograd/functions_norm.h"
+#include "tarn/autograd/functions_pool.h"
 #include "tarn/autograd/functions_random.h"
+#include "tarn/autograd/functions_reduce.h"
 #include "tarn/autograd/functions_shape.h"

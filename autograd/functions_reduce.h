@@ -1,8 +1,8 @@
 // functions_reduce.h - reductions, running sums, sorting and softmax, recorded.
 //
 // `dims` lists the dimensions that go; empty means all of them. Each is dropped, or kept with size
-// 1 if keepdim. Sums of halves accumulate in f32 and longer ones pairwise in f64; the order of a sum
-// is fixed, so results do not depend on the number of threads.
+// 1 if keepdim. Sums of halves accumulate in f32 and longer ones pairwise in f64; the order of a
+// sum is fixed, so results do not depend on the number of threads.
 #pragma once
 
 #include <optional>
@@ -44,13 +44,12 @@ Tensor argmin(const Tensor& x, std::optional<int64_t> dim = {}, bool keepdim = f
 /// Variance: sum (x - mean)^2 / (n - correction).
 Tensor var(const Tensor& x, const Shape& dims = {}, double correction = 1, bool keepdim = false);
 /// Standard deviation (torch.std); the gradient is 0 where it is 0.
-Tensor stddev(const Tensor& x, const Shape& dims = {}, double correction = 1,
-              bool keepdim = false);
+Tensor stddev(const Tensor& x, const Shape& dims = {}, double correction = 1, bool keepdim = false);
 /// {variance, mean}.
 std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims = {}, double correction = 1,
                                    bool keepdim = false);
-/// Vector norm (sum |x|^p)^(1/p); p = 0 counts what is not zero, p = +-inf is max (min) |x|. Squares
-/// are summed in f64, so they do not overflow. The gradient at 0 is 0.
+/// Vector norm (sum |x|^p)^(1/p); p = 0 counts what is not zero, p = +-inf is max (min) |x|.
+/// Squares are summed in f64, so they do not overflow. The gradient at 0 is 0.
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false);
 /// log(sum(exp(x))), stable for large x.
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);

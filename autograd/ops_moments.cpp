@@ -29,42 +29,41 @@ Tensor var_backward(const Tensor& g, const Tensor& x, const Spread& spread, doub
 
 Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
   const Tensor out = raw::var_mean("var", x, dims, correction, keepdim, true, false).first;
-  return record("var", out, {x}, save(x),
-                [spread = Spread("var", x, dims), correction](const Saved& s, const Tensor& g,
-                                                              Wants) {
-                  return Grads(var_backward(g, s[0], spread, correction));
-                });
+  return record(
+      "var", out, {x}, save(x),
+      [spread = Spread("var", x, dims), correction](const Saved& s, const Tensor& g, Wants) {
+        return Grads(var_backward(g, s[0], spread, correction));
+      });
 }
 
 Tensor stddev(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
-  const Tensor variance =
-      raw::var_mean("stddev", x, dims, correction, keepdim, true, false).first;
+  const Tensor variance = raw::var_mean("stddev", x, dims, correction, keepdim, true, false).first;
   const Tensor out = raw::unary(UnaryOp::kSqrt, variance);
-  return record("stddev", out, {x}, save(x, out),
-                [spread = Spread("stddev", x, dims), correction](const Saved& s, const Tensor& g,
-                                                                 Wants) {
-                  const Tensor half = div(g, mul(s[1], 2));
-                  const Tensor gvar = masked_fill(half, raw::eq(s[1], Scalar(0)), 0);
-                  return Grads(var_backward(gvar, s[0], spread, correction));
-                });
+  return record(
+      "stddev", out, {x}, save(x, out),
+      [spread = Spread("stddev", x, dims), correction](const Saved& s, const Tensor& g, Wants) {
+        const Tensor half = div(g, mul(s[1], 2));
+        const Tensor gvar = masked_fill(half, raw::eq(s[1], Scalar(0)), 0);
+        return Grads(var_backward(gvar, s[0], spread, correction));
+      });
 }
 
 std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims, double correction,
                                    bool keepdim) {
   auto [variance, average] = raw::var_mean("var_mean", x, dims, correction, keepdim, true, true);
   const Tensor outs[] = {variance, average};
-  record_outputs(
-      "var_mean", outs, {x}, save(x),
-      [spread = Spread("var_mean", x, dims), correction](const Saved& s,
-                                                         std::span<const Tensor> g, Wants) {
-        Tensor gx;
-        if (g[0].defined()) gx = var_backward(g[0], s[0], spread, correction);
-        if (g[1].defined()) {
-          const Tensor share = spread(mul(g[1], 1.0 / static_cast<double>(spread.count)));
-          gx = gx.defined() ? add(gx, share) : share;
-        }
-        return Grads(gx);
-      });
+  record_outputs("var_mean", outs, {x}, save(x),
+                 [spread = Spread("var_mean", x, dims), correction](
+                     const Saved& s, std::span<const Tensor> g, Wants) {
+                   Tensor gx;
+                   if (g[0].defined()) gx = var_backward(g[0], s[0], spread, correction);
+                   if (g[1].defined()) {
+                     const Tensor share =
+                         spread(mul(g[1], 1.0 / static_cast<double>(spread.count)));
+                     gx = gx.defined() ? add(gx, share) : share;
+                   }
+                   return Grads(gx);
+                 });
   return {variance, average};
 }
 
@@ -100,8 +99,8 @@ Tensor norm_backward(const Tensor& g_in, const Tensor& x, const Tensor& out_in,
 
 Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
   raw::check_defined("norm", "x", x);
-  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), "norm: x must be floating; got x=",
-                x.describe());
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "norm: x must be floating; got x=", x.describe());
   TARN_CHECK_AS(ValueError, !std::isnan(p), "norm: p must be a number; got nan");
   const Tensor out = raw::reduce("norm", norm_kind(p), x, dims, keepdim, x.dtype(), p);
   return record("norm", out, {x}, save(x, out),
@@ -112,8 +111,8 @@ Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   raw::check_defined("logsumexp", "x", x);
-  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), "logsumexp: x must be floating; got x=",
-                x.describe());
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "logsumexp: x must be floating; got x=", x.describe());
   const Spread spread("logsumexp", x, dims);
   Tensor out;
   {

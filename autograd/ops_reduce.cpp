@@ -2,6 +2,7 @@
 #include "tarn/autograd/record.h"
 #include "tarn/autograd/reduce_helpers.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/core/views.h"
 
 namespace tarn {
 
@@ -35,10 +36,8 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType
   const Tensor in = to(x, types.input);
   const Tensor out = raw::reduce("sum", ReduceOp::kSum, in, dims, keepdim, types.output);
   return to(record("sum", out, {in}, save(),
-                   [spread = Spread("sum", in, dims), d = types.input](const Saved&, const Tensor& g,
-                                                                       Wants) {
-                     return Grads(spread(to(g, d)));
-                   }),
+                   [spread = Spread("sum", in, dims), d = types.input](
+                       const Saved&, const Tensor& g, Wants) { return Grads(spread(to(g, d))); }),
             types.wanted);
 }
 
@@ -48,17 +47,17 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DTyp
                 "mean: x must be floating; got x=", x.describe(), "; pass a floating dtype");
   const Tensor in = to(x, types.input);
   const Tensor out = raw::reduce("mean", ReduceOp::kMean, in, dims, keepdim, types.output);
-  return record("mean", out, {in}, save(),
-                [spread = Spread("mean", in, dims), d = types.input](const Saved&, const Tensor& g,
-                                                                     Wants) {
-                  return Grads(spread(to(mul(g, 1.0 / static_cast<double>(spread.count)), d)));
-                });
+  return record(
+      "mean", out, {in}, save(),
+      [spread = Spread("mean", in, dims), d = types.input](const Saved&, const Tensor& g, Wants) {
+        return Grads(spread(to(mul(g, 1.0 / static_cast<double>(spread.count)), d)));
+      });
 }
 
 namespace {
 
-// Product of the other elements, by a matrix of all of them with ones on the diagonal: differentiable
-// at zeros to any order, and only used there.
+// Product of the other elements, by a matrix of all of them with ones on the diagonal:
+// differentiable at zeros to any order, and only used there.
 Tensor product_of_others(const Tensor& x, const Spread& spread) {
   Shape order, rest;
   for (int d = 0; d < x.dim(); ++d) {
@@ -89,7 +88,8 @@ Tensor prod_backward(const Tensor& g, const Tensor& x, const Tensor& out, const 
   }
   const Tensor product = dims.empty() ? rest : prod(rest, dims, true);
   const Tensor zeros = dims.empty() ? to(is_zero, DType::kI64) : sum(is_zero, dims, true);
-  const Tensor at_zero = where(logical_and(is_zero, eq(zeros, 1)), product, detail::number_like(x, 0));
+  const Tensor at_zero =
+      where(logical_and(is_zero, eq(zeros, 1)), product, detail::number_like(x, 0));
   const Tensor others = where(eq(zeros, 0), div(product, rest), at_zero);
   return mul(spread(g), others);
 }
@@ -101,8 +101,8 @@ Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DTyp
   const Tensor in = to(x, types.input);
   const Tensor out = raw::reduce("prod", ReduceOp::kProd, in, dims, keepdim, types.output);
   return to(record("prod", out, {in}, save(in, out),
-                   [spread = Spread("prod", in, dims), d = types.input](const Saved& s, const Tensor& g,
-                                                                        Wants) {
+                   [spread = Spread("prod", in, dims), d = types.input](const Saved& s,
+                                                                        const Tensor& g, Wants) {
                      return Grads(prod_backward(to(g, d), s[0], to(s[1], d), spread));
                    }),
             types.wanted);
@@ -188,7 +188,8 @@ Tensor cumprod_backward(const Tensor& g, const Tensor& x, const Tensor& out, int
   sizes.insert(sizes.dim() - 1, n);  // [.., i (left out), j]
   const Tensor i = arange(n, {.dtype = DType::kI64, .device = x.device()});
   const Tensor left_out = eq(view(i, {n, 1}), i);
-  const Tensor rows = where(left_out, detail::number_like(x, 1), expand(unsqueeze(last, -2), sizes));
+  const Tensor rows =
+      where(left_out, detail::number_like(x, 1), expand(unsqueeze(last, -2), sizes));
   const Tensor counts = ge(i, view(i, {n, 1}));
   const Tensor terms = where(counts, cumprod(rows, -1), detail::number_like(x, 0));
   const Tensor gradient = sum(mul(terms, unsqueeze(transpose(g, dim, -1), -2)), {-1});
@@ -210,10 +211,9 @@ Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   raw::check_defined("cumprod", "x", x);
   const Tensor in = converted(x, dtype);
   const Tensor out = raw::cumulative("cumprod", true, in, dim);
-  return record("cumprod", out, {in}, save(in, out),
-                [dim](const Saved& s, const Tensor& g, Wants) {
-                  return Grads(g.dim() == 0 ? g : cumprod_backward(g, s[0], s[1], dim));
-                });
+  return record("cumprod", out, {in}, save(in, out), [dim](const Saved& s, const Tensor& g, Wants) {
+    return Grads(g.dim() == 0 ? g : cumprod_backward(g, s[0], s[1], dim));
+  });
 }
 
 namespace {
@@ -224,8 +224,7 @@ std::pair<Tensor, Tensor> selected(const char* op, const Tensor& x, int64_t dim,
   values = record(op, values, {x}, save(index),
                   [dim, sizes = x.sizes()](const Saved& s, const Tensor& g, Wants) {
                     if (sizes.dim() == 0) return Grads(reshape(g, {}));
-                    const Tensor none =
-                        zeros(sizes, {.dtype = g.dtype(), .device = g.device()});
+                    const Tensor none = zeros(sizes, {.dtype = g.dtype(), .device = g.device()});
                     return Grads(scatter(none, dim, s[0], g));
                   });
   return {values, index};

@@ -27,8 +27,7 @@ struct Spread {
 inline Tensor chosen(const Tensor& index, const Shape& sizes, int dim) {
   Shape line = Shape::filled(sizes.dim(), 1);
   line[dim] = sizes[dim];
-  const Tensor positions =
-      arange(sizes[dim], {.dtype = DType::kI64, .device = index.device()});
+  const Tensor positions = arange(sizes[dim], {.dtype = DType::kI64, .device = index.device()});
   return eq(view(positions, line), index);
 }
 

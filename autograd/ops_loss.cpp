@@ -1,0 +1,148 @@
+// ops_loss.cpp - losses between tensors of the same sizes, made of recorded operations.
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/autograd/reduce_helpers.h"
+#include "tarn/core/raw_elementwise.h"
+
+namespace tarn {
+namespace {
+
+void check_pair(const char* op, const Tensor& x, const Tensor& target) {
+  raw::check_defined(op, "x", x);
+  raw::check_defined(op, "target", target);
+  TARN_CHECK_AS(ShapeError, x.sizes() == target.sizes(), op,
+                ": x and target must have the same sizes; got x=", x.describe(),
+                ", target=", target.describe(), "; reshape or expand one of them first");
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), op,
+                ": x must be floating; got x=", x.describe());
+}
+
+void check_broadcasts(const char* op, const char* name, const Tensor& t, const Tensor& x) {
+  if (!t.defined()) return;
+  bool fits = t.dim() <= x.dim();
+  for (int d = 1; fits && d <= t.dim(); ++d) {
+    fits = t.size(-d) == x.size(-d) || t.size(-d) == 1;
+  }
+  TARN_CHECK_AS(ShapeError, fits, op, ": ", name, " must broadcast to x; got ", name, "=",
+                t.describe(), ", x=", x.describe());
+}
+
+Tensor reduced(const char* op, const Tensor& loss, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kNone:
+      return loss;
+    case Reduction::kSum:
+      return sum(loss);
+    case Reduction::kBatchMean:
+      TARN_CHECK_AS(ShapeError, loss.dim() > 0, op, ": a batch mean needs a batch; got a 0-d x");
+      return div(sum(loss), Scalar(loss.size(0)));
+    case Reduction::kMean:
+      break;
+  }
+  return mean(loss);
+}
+
+}  // namespace
+
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  check_pair("mse_loss", x, target);
+  return reduced("mse_loss", square(sub(x, target)), reduction);
+}
+
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  check_pair("l1_loss", x, target);
+  return reduced("l1_loss", abs(sub(x, target)), reduction);
+}
+
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction, double beta) {
+  check_pair("smooth_l1_loss", x, target);
+  TARN_CHECK_AS(ValueError, beta >= 0, "smooth_l1_loss: beta must not be negative; got ", beta);
+  if (beta == 0) return l1_loss(x, target, reduction);
+  const Tensor d = abs(sub(x, target));
+  const Tensor loss = where(raw::lt(d, Scalar(beta)), mul(square(d), 0.5 / beta), sub(d, beta / 2));
+  return reduced("smooth_l1_loss", loss, reduction);
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& target, Reduction reduction, double delta) {
+  check_pair("huber_loss", x, target);
+  TARN_CHECK_AS(ValueError, delta > 0, "huber_loss: delta must be positive; got ", delta);
+  const Tensor d = abs(sub(x, target));
+  const Tensor loss =
+      where(raw::le(d, Scalar(delta)), mul(square(d), 0.5), mul(sub(d, delta / 2), delta));
+  return reduced("huber_loss", loss, reduction);
+}
+
+namespace {
+
+constexpr double kLeastLog = -100;  // as in PyTorch: keeps the loss finite at 0 and 1
+
+Tensor bounded_log(const Tensor& x) {
+  return clamp_min(log(x), kLeastLog);
+}
+Tensor bounded_log_of_rest(const Tensor& x) {
+  return clamp_min(log1p(neg(x)), kLeastLog);
+}
+
+// Elementwise binary cross entropy with PyTorch's gradient: (x - t) / max(x (1 - x), 1e-12).
+Tensor bce(const Tensor& x, const Tensor& target) {
+  Tensor loss;
+  {
+    NoGradGuard no_grad;
+    loss = sub(mul(sub(target, 1), bounded_log_of_rest(x)), mul(target, bounded_log(x)));
+  }
+  return record("binary_cross_entropy", loss, {x, target}, save(x, target),
+                [](const Saved& s, const Tensor& g, Wants w) {
+                  const Tensor x = s[0], t = s[1];
+                  Tensor gx, gt;
+                  if (w[0]) {
+                    const Tensor spread = clamp_min(mul(x, rsub(x, 1)), 1e-12);
+                    gx = div(mul(g, sub(x, t)), spread);
+                  }
+                  if (w[1]) gt = mul(g, sub(bounded_log_of_rest(x), bounded_log(x)));
+                  return Grads(gx, gt);
+                });
+}
+
+}  // namespace
+
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight,
+                            Reduction reduction) {
+  constexpr const char* op = "binary_cross_entropy";
+  check_pair(op, x, target);
+  check_broadcasts(op, "weight", weight, x);
+  const bool inside = raw::reduce(op, ReduceOp::kAll,
+                                  raw::logical_and(raw::ge(x, Scalar(0)), raw::le(x, Scalar(1))),
+                                  {}, false, DType::kBool)
+                          .item<bool>();
+  TARN_CHECK_AS(ValueError, inside, op, ": every x must be in [0, 1]; got x=", x.describe(),
+                "; for logits use binary_cross_entropy_with_logits");
+  Tensor loss = bce(x, to(target, x.dtype()));
+  if (weight.defined()) loss = mul(loss, weight);
+  return reduced(op, loss, reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const Tensor& weight,
+                                        const Tensor& pos_weight, Reduction reduction) {
+  constexpr const char* op = "binary_cross_entropy_with_logits";
+  check_pair(op, x, target);
+  check_broadcasts(op, "weight", weight, x);
+  check_broadcasts(op, "pos_weight", pos_weight, x);
+  const Tensor t = to(target, x.dtype());
+  // (1 - t) x - (1 + (pos_weight - 1) t) log sigmoid(x): no exponential can overflow.
+  Tensor likelihood = logsigmoid(x);
+  if (pos_weight.defined()) likelihood = mul(likelihood, add(mul(sub(pos_weight, 1), t), 1));
+  Tensor loss = sub(mul(rsub(t, 1), x), likelihood);
+  if (weight.defined()) loss = mul(loss, weight);
+  return reduced(op, loss, reduction);
+}
+
+Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction, bool log_target) {
+  check_pair("kl_div", x, target);
+  if (log_target) return reduced("kl_div", mul(exp(target), sub(target, x)), reduction);
+  const Tensor absent = raw::eq(target, Scalar(0));
+  const Tensor safe = masked_fill(target, absent, 1);
+  const Tensor loss = sub(mul(target, log(safe)), mul(target, x));
+  return reduced("kl_div", loss, reduction);
+}
+
+}  // namespace tarn

@@ -1,0 +1,272 @@
+// ops_norm.cpp - batch, layer, group and instance norm, with their gradients.
+//
+// The gradients are fused kernels. Under create_graph they are written in recorded operations
+// instead, with the statistics taken again so that they are on the tape.
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/record.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/raw_norm.h"
+#include "tarn/core/raw_reduce.h"
+#include "tarn/core/views.h"
+
+namespace tarn {
+namespace {
+
+struct NormGrads {
+  Tensor x, weight, bias;
+};
+
+// Gradients of (x - mean) * rstd * weight + bias where mean and rstd are of x over `dims` (or
+// constants, if fixed) and weight has sizes that broadcast to x's.
+NormGrads composed_backward(const Tensor& g, const Tensor& x, const Tensor& weight,
+                            const Shape& dims, double eps, const Tensor& fixed_mean,
+                            const Tensor& fixed_rstd) {
+  const bool fixed = fixed_mean.defined();
+  const Tensor centred = sub(x, fixed ? fixed_mean : mean(x, dims, true));
+  const Tensor rstd = fixed ? fixed_rstd : rsqrt(add(mean(square(centred), dims, true), eps));
+  const Tensor xhat = mul(centred, rstd);
+  NormGrads out;
+  out.weight = mul(g, xhat);  // still to be summed to the weight's sizes
+  out.bias = g;
+  const Tensor gw = weight.defined() ? mul(g, weight) : g;
+  if (fixed) {
+    out.x = mul(gw, rstd);
+  } else {
+    const Tensor along = mul(xhat, mean(mul(gw, xhat), dims, true));
+    out.x = mul(rstd, sub(sub(gw, mean(gw, dims, true)), along));
+  }
+  return out;
+}
+
+// [C] -> [1, C, 1, ...].
+Tensor over_channels(const Tensor& t, int ndim) {
+  if (!t.defined()) return t;
+  Shape sizes = Shape::filled(ndim, 1);
+  sizes[1] = t.size(0);
+  return reshape(t, sizes);
+}
+
+Shape all_but_channels(int ndim) {
+  Shape dims;
+  for (int d = 0; d < ndim; ++d) {
+    if (d != 1) dims.push_back(d);
+  }
+  return dims;
+}
+
+struct BatchNormRecord {
+  bool relu, training, residual;
+  double eps;
+  DType weight_dtype, bias_dtype;
+};
+
+// Saved: x, weight, bias, mean, rstd, y (only where the relu's mask needs it).
+Grads batch_norm_composed(const Saved& s, const Tensor& g_in, const BatchNormRecord& r, Wants w) {
+  const Tensor x = s[0];
+  const int n = x.dim();
+  Tensor g = g_in;
+  const Tensor stat_mean = over_channels(s[3], n), stat_rstd = over_channels(s[4], n);
+  if (r.relu) {
+    Tensor y = s[5];
+    if (!y.defined()) {
+      y = raw::batch_norm_eval(x, s[1], s[2], {}, false, s[3], s[4]);
+    }
+    g = masked_fill(g, raw::le(y, Scalar(0)), 0);
+  }
+  const NormGrads grads =
+      composed_backward(g, x, over_channels(s[1], n), all_but_channels(n), r.eps,
+                        r.training ? Tensor() : stat_mean, r.training ? Tensor() : stat_rstd);
+  const auto per_channel = [&](const Tensor& t, DType dtype) {
+    return to(sum(t, all_but_channels(n)), dtype);
+  };
+  return Grads(w[0] ? to(grads.x, x.dtype()) : Tensor(),
+               w[1] ? per_channel(grads.weight, r.weight_dtype) : Tensor(),
+               w[2] ? per_channel(grads.bias, r.bias_dtype) : Tensor(), w[3] ? g : Tensor());
+}
+
+Grads batch_norm_gradient(const Saved& s, const Tensor& g, const BatchNormRecord& r, Wants w) {
+  if (grad_enabled()) return batch_norm_composed(s, g, r, w);
+  raw::BatchNormGrads grads =
+      raw::batch_norm_backward(to(g, s[0].dtype()), s[0], s[5], s[1], s[2], s[3], s[4], r.relu,
+                               r.training, w[0], w[1] || w[2], r.residual && (w[3] || r.relu));
+  return Grads(grads.x, w[1] ? grads.weight : Tensor(), w[2] ? grads.bias : Tensor(),
+               w[3] ? grads.residual : Tensor());
+}
+
+// running = (1 - momentum) * running + momentum * now.
+void move_running(const Tensor& running, const Tensor& now, double momentum) {
+  if (!running.defined()) return;
+  raw::mul_(running, Scalar(1 - momentum));
+  raw::add_(running, raw::to(raw::mul(now, Scalar(momentum)), running.dtype()));
+}
+
+void update_running(const Tensor& x, const Tensor& mean, const Tensor& var,
+                    const Tensor& running_mean, const Tensor& running_var, double momentum) {
+  if (x.numel() == 0) return;
+  const double n = static_cast<double>(x.numel() / x.size(1));
+  move_running(running_mean, mean, momentum);
+  move_running(running_var, raw::mul(var, Scalar(n / (n - 1))), momentum);
+}
+
+DType dtype_or(const Tensor& t, DType otherwise) {
+  return t.defined() ? t.dtype() : otherwise;
+}
+
+}  // namespace
+
+Tensor batch_norm_act(const Tensor& x, const Tensor& residual, const Tensor& running_mean,
+                      const Tensor& running_var, const Tensor& weight, const Tensor& bias,
+                      const BatchNormOptions& o) {
+  raw::check_batch_norm("batch_norm", x, weight, bias, running_mean, running_var, residual);
+  TARN_CHECK_AS(ValueError, o.training || (running_mean.defined() && running_var.defined()),
+                "batch_norm: evaluation needs running_mean and running_var");
+  Tensor y, mean, rstd;
+  if (o.training) {
+    raw::BatchNormResult r = raw::batch_norm_train(x, weight, bias, residual, o.relu, o.eps);
+    update_running(x, r.mean, r.var, running_mean, running_var, o.momentum);
+    y = r.y, mean = r.mean, rstd = r.rstd;
+  } else {
+    const DType stats = accumulate_dtype(x.dtype());
+    mean = raw::clone(raw::to(running_mean, stats));  // a later training step writes to it
+    rstd = raw::unary(UnaryOp::kRsqrt, raw::add(raw::to(running_var, stats), Scalar(o.eps)));
+    y = raw::batch_norm_eval(x, weight, bias, residual, o.relu, mean, rstd);
+  }
+  const BatchNormRecord r{o.relu,
+                          o.training,
+                          residual.defined(),
+                          o.eps,
+                          dtype_or(weight, x.dtype()),
+                          dtype_or(bias, x.dtype())};
+  const Tensor kept = o.relu && residual.defined() ? y : Tensor();
+  return record(
+      "batch_norm", y, {x, weight, bias, residual}, save(x, weight, bias, mean, rstd, kept),
+      [r](const Saved& s, const Tensor& g, Wants w) { return batch_norm_gradient(s, g, r, w); });
+}
+
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+                  const Tensor& weight, const Tensor& bias, bool training, double momentum,
+                  double eps) {
+  return batch_norm_act(x, {}, running_mean, running_var, weight, bias,
+                        {.training = training, .momentum = momentum, .eps = eps});
+}
+
+namespace {
+
+// x as [M, D], D the product of the normalised sizes.
+struct LayerNormView {
+  Shape sizes, normalized;
+  int64_t rows, width;
+
+  Tensor matrix(const Tensor& t) const { return raw_matrix(t, rows, width); }
+  static Tensor raw_matrix(const Tensor& t, int64_t rows, int64_t width) {
+    return reshape(t, {rows, width});
+  }
+};
+
+LayerNormView layer_norm_view(const Tensor& x, const Shape& normalized, const Tensor& weight,
+                              const Tensor& bias) {
+  raw::check_defined("layer_norm", "x", x);
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "layer_norm: x must be floating; got x=", x.describe());
+  const int extra = x.dim() - normalized.dim();
+  bool fits = extra >= 0 && normalized.dim() > 0;
+  for (int d = 0; fits && d < normalized.dim(); ++d) fits = x.sizes()[extra + d] == normalized[d];
+  TARN_CHECK_AS(ShapeError, fits,
+                "layer_norm: x must end in the normalized sizes; got x=", x.describe(),
+                ", normalized=", normalized);
+  for (const auto& [name, t] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
+    if (!t->defined()) continue;
+    raw::check_same_device("layer_norm", x, *t);
+    TARN_CHECK_AS(ShapeError, t->sizes() == normalized, "layer_norm: ", name,
+                  " must have the normalized sizes ", normalized, "; got ", name, "=",
+                  t->describe());
+    TARN_CHECK_AS(DTypeError, t->dtype() == x.dtype() || t->dtype() == DType::kF32,
+                  "layer_norm: ", name, " must be f32 or of x's dtype; got ", name, "=",
+                  t->describe(), ", x=", x.describe());
+  }
+  const int64_t width = normalized.numel();
+  int64_t rows = 1;
+  for (int d = 0; d < extra; ++d) rows *= x.sizes()[d];
+  return {x.sizes(), normalized, rows, width};
+}
+
+// Saved: x, weight, mean, rstd, bias.
+Grads layer_norm_gradient(const Saved& s, const Tensor& g, const LayerNormView& v, double eps,
+                          DType weight_dtype, DType bias_dtype, Wants w) {
+  const Tensor x = v.matrix(s[0]), gm = v.matrix(to(g, s[0].dtype()));
+  const Tensor weight = s[1].defined() ? reshape(s[1], {v.width}) : Tensor();
+  NormGrads out;
+  if (grad_enabled()) {
+    const NormGrads full = composed_backward(gm, x, weight, {-1}, eps, {}, {});
+    out = {to(full.x, x.dtype()), sum(full.weight, {0}), sum(full.bias, {0})};
+  } else {
+    raw::LayerNormGrads fused =
+        raw::layer_norm_backward(gm, x, weight, s[2], s[3], w[0], w[1], w[2]);
+    out = {fused.x, fused.weight, fused.bias};
+  }
+  return Grads(w[0] ? reshape(out.x, v.sizes) : Tensor(),
+               w[1] ? to(reshape(out.weight, v.normalized), weight_dtype) : Tensor(),
+               w[2] ? to(reshape(out.bias, v.normalized), bias_dtype) : Tensor());
+}
+
+Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias) {
+  if (weight.defined()) y = mul(y, to(over_channels(weight, y.dim()), y.dtype()));
+  if (bias.defined()) y = add(y, to(over_channels(bias, y.dim()), y.dtype()));
+  return y;
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  const LayerNormView v = layer_norm_view(x, normalized, weight, bias);
+  const auto flat = [&](const Tensor& t) { return t.defined() ? raw::reshape(t, {v.width}) : t; };
+  const raw::LayerNormResult r =
+      raw::layer_norm(raw::reshape(x, {v.rows, v.width}), flat(weight), flat(bias), eps);
+  const DType wd = dtype_or(weight, x.dtype()), bd = dtype_or(bias, x.dtype());
+  return record("layer_norm", raw::view(r.y, x.sizes()), {x, weight, bias},
+                save(x, weight, r.mean, r.rstd),
+                [v, eps, wd, bd](const Saved& s, const Tensor& g, Wants w) {
+                  return layer_norm_gradient(s, g, v, eps, wd, bd, w);
+                });
+}
+
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
+                  double eps) {
+  raw::check_batch_norm("group_norm", x, weight, bias, {}, {}, {});
+  TARN_CHECK_AS(ShapeError, groups > 0 && x.size(1) % groups == 0,
+                "group_norm: groups must divide the channels; got groups=", groups,
+                ", x=", x.describe());
+  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias);
+  const Tensor rows = layer_norm(reshape(x, {x.size(0) * groups, x.numel() / x.size(0) / groups}),
+                                 {x.numel() / x.size(0) / groups}, {}, {}, eps);
+  return scaled_per_channel(reshape(rows, x.sizes()), weight, bias);
+}
+
+Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+                     const Tensor& weight, const Tensor& bias, bool use_input_stats,
+                     double momentum, double eps) {
+  raw::check_batch_norm("instance_norm", x, weight, bias, running_mean, running_var, {});
+  if (!use_input_stats) {
+    return batch_norm(x, running_mean, running_var, weight, bias, false, momentum, eps);
+  }
+  const int64_t batch = x.size(0), channels = x.size(1);
+  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias);
+  const int64_t length = x.numel() / (batch * channels);
+  TARN_CHECK_AS(ValueError, length > 1,
+                "instance_norm: needs more than one value per channel; got x=", x.describe());
+  if (running_mean.defined() || running_var.defined()) {
+    const Tensor planes = raw::reshape(x, {batch, channels, length});
+    const auto [var, mean] = raw::var_mean("instance_norm", planes, {2}, 1, false, true, true);
+    const auto over_batch = [](const Tensor& t) {
+      return raw::reduce("instance_norm", ReduceOp::kMean, t, {0}, false, t.dtype());
+    };
+    move_running(running_mean, over_batch(mean), momentum);
+    move_running(running_var, over_batch(var), momentum);
+  }
+  const Tensor rows = layer_norm(reshape(x, {batch * channels, length}), {length}, {}, {}, eps);
+  return scaled_per_channel(reshape(rows, x.sizes()), weight, bias);
+}
+
+}  // namespace tarn
