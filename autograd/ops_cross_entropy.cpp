@@ -120,17 +120,13 @@ Tensor cross_entropy_of_labels(const Tensor& x, const Tensor& labels, const Tens
     NoGradGuard no_grad;
     rows = raw::cross_entropy(v.matrix(x), labels, weight, r.options.ignore_index,
                               r.options.label_smoothing);
-    const auto total = [](const Tensor& t) {
-      return raw::reduce("cross_entropy", ReduceOp::kSum, t, {}, false, t.dtype());
-    };
     if (r.options.reduction == Reduction::kNone) {
       out = raw::view(rows.loss, v.target_sizes);
+    } else if (r.options.reduction == Reduction::kSum) {
+      out = raw::select(rows.totals, 0, 0);
     } else {
-      out = total(rows.loss);
-      if (r.options.reduction != Reduction::kSum) {
-        divisor = total(raw::select(rows.stats, 1, 2));
-        out = raw::div(out, divisor);
-      }
+      divisor = raw::select(rows.totals, 0, 1);
+      out = raw::select(rows.totals, 0, 2);
     }
     out = raw::to(out, x.dtype());
   }

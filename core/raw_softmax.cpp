@@ -69,12 +69,11 @@ CrossEntropyRows cross_entropy(const Tensor& logits, const Tensor& target, const
                                int64_t ignore_index, double smoothing) {
   const OpScope scope("cross_entropy");
   const TensorOptions options{.dtype = accumulate_dtype(logits.dtype()), .device = logits.device()};
-  CrossEntropyRows rows{empty({logits.size(0)}, options), empty({logits.size(0), 3}, options)};
-  if (logits.size(0) > 0) {
-    TARN_KERNEL(softmax, cross_entropy, logits.device(), contiguous(logits), contiguous(target),
-                weight.defined() ? contiguous(weight) : weight, ignore_index, smoothing, rows.loss,
-                rows.stats);
-  }
+  CrossEntropyRows rows{empty({logits.size(0)}, options), empty({logits.size(0), 3}, options),
+                        empty({3}, options)};
+  TARN_KERNEL(softmax, cross_entropy, logits.device(), contiguous(logits), contiguous(target),
+              weight.defined() ? contiguous(weight) : weight, ignore_index, smoothing, rows.loss,
+              rows.stats, rows.totals);
   return rows;
 }
 
@@ -84,8 +83,8 @@ Tensor cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const T
   const OpScope scope("cross_entropy_backward");
   Tensor glogits = empty(logits.sizes(), {.dtype = logits.dtype(), .device = logits.device()});
   if (glogits.numel() > 0) {
-    TARN_KERNEL(softmax, cross_entropy_backward, logits.device(),
-                contiguous(to(gloss, stats.dtype())), contiguous(logits), contiguous(target),
+    TARN_KERNEL(softmax, cross_entropy_backward, logits.device(), to(gloss, stats.dtype()),
+                contiguous(logits), contiguous(target),
                 weight.defined() ? contiguous(weight) : weight, ignore_index, smoothing, stats,
                 glogits);
   }

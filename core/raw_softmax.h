@@ -15,8 +15,9 @@ Tensor softmax_backward(const Tensor& gy, const Tensor& y, int64_t dim, bool log
 void check_targets(const char* op, const Tensor& target, int64_t classes, int64_t ignore_index);
 
 struct CrossEntropyRows {
-  Tensor loss;   ///< [M], f32 (f64 for f64)
-  Tensor stats;  ///< [M, 3]: maximum, log sum exp(x - maximum), weight of the target or 0
+  Tensor loss;    ///< [M], f32 (f64 for f64)
+  Tensor stats;   ///< [M, 3]: maximum, log sum exp(x - maximum), weight of the target or 0
+  Tensor totals;  ///< [3]: sum of loss, sum of the weights, their quotient
 };
 /// Per-row losses of logits [M, V] against targets [M]; shapes have been checked.
 CrossEntropyRows cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& weight,

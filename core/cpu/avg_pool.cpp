@@ -43,13 +43,35 @@ void avg_channels_last(const T* x, const PoolWindows& p, T* y) {
   });
 }
 
+// One row of outputs of a plane, tap by tap, so that the loop runs along the row.
+template <class T, class A>
+void avg_row(const T* __restrict plane, const PoolWindows& p, int64_t oh, A* __restrict sums,
+             T* __restrict y) {
+  for (int64_t ow = 0; ow < p.w.out; ++ow) sums[ow] = 0;
+  for (int64_t h = p.h.first[oh]; h < p.h.last[oh]; ++h) {
+    for (int64_t k = 0; k < p.w.kernel; ++k) {
+      const auto [begin, end] = p.w.windows_with_tap(k);
+      const int64_t stride = p.w.stride;
+      const T* __restrict row = plane + h * p.w.in + k - p.w.pad;
+      for (int64_t ow = begin; ow < end; ++ow) sums[ow] += to<A>(row[ow * stride]);
+    }
+  }
+  for (int64_t ow = 0; ow < p.w.out; ++ow) {
+    y[ow] = T(sums[ow] / static_cast<A>(p.divisor(oh, ow)));
+  }
+}
+
 template <class T>
 void avg_planes(const T* x, const PoolWindows& p, T* y) {
   using A = compute_t<T>;
   const int64_t in = p.h.in * p.w.in, out = p.h.out * p.w.out;
   parallel_for(p.batch * p.channels, grain_for(in), [&](int64_t begin, int64_t end) {
+    std::vector<A> sums(static_cast<size_t>(p.w.out));
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t o = 0; o < out; ++o) {
+      for (int64_t oh = 0; !p.adaptive && oh < p.h.out; ++oh) {
+        avg_row(x + i * in, p, oh, sums.data(), y + i * out + oh * p.w.out);
+      }
+      for (int64_t o = 0; p.adaptive && o < out; ++o) {
         const int64_t oh = o / p.w.out, ow = o % p.w.out;
         A sum = 0;
         for (int64_t h = p.h.first[oh]; h < p.h.last[oh]; ++h) {

@@ -36,34 +36,51 @@ TARN_INLINE A masked(T gy, T x, T y, A mean, A scale, A shift) {
 }
 
 template <class T, Mask kMask, bool kWrite>
-void sum_rows(const Operands<T>& o, int64_t begin, int64_t end, int64_t width,
-              compute_t<T>* __restrict sum, compute_t<T>* __restrict dot) {
+void sum_row(const Operands<T>& o, int64_t at, int64_t width, compute_t<T>* __restrict sum,
+             compute_t<T>* __restrict dot) {
   using A = compute_t<T>;
   const A* __restrict mean = o.mean, * __restrict scale = o.scale, * __restrict shift = o.shift;
-  for (int64_t r = begin; r < end; r += 2) {
-    const int64_t at = r * width, next = r + 1 < end ? width : 0;
-    const T* __restrict g0 = o.gy + at, * __restrict x0 = o.x + at, * __restrict y0 = o.y + at;
-    const T* __restrict g1 = g0 + next, * __restrict x1 = x0 + next, * __restrict y1 = y0 + next;
-    T* __restrict w0 = o.gresidual + at, * __restrict w1 = w0 + next;
-    const A both = next ? A(1) : A(0);
-    for (int64_t c = 0; c < width; ++c) {
-      const A a = masked<kMask>(g0[c], x0[c], y0[c], mean[c], scale[c], shift[c]);
-      const A b = masked<kMask>(g1[c], x1[c], y1[c], mean[c], scale[c], shift[c]);
-      if constexpr (kWrite) {
-        w0[c] = T(a);
-        w1[c] = T(b);
-      }
-      sum[c] += a + both * b;
-      dot[c] += a * (to<A>(x0[c]) - mean[c]) + both * b * (to<A>(x1[c]) - mean[c]);
-    }
+  const T* __restrict gy = o.gy + at, * __restrict x = o.x + at, * __restrict y = o.y + at;
+  T* __restrict w = o.gresidual + at;
+  for (int64_t c = 0; c < width; ++c) {
+    const A g = masked<kMask>(gy[c], x[c], y[c], mean[c], scale[c], shift[c]);
+    if constexpr (kWrite) w[c] = T(g);
+    sum[c] += g;
+    dot[c] += g * (to<A>(x[c]) - mean[c]);
   }
+}
+
+// Two rows at a time halve the traffic to the sums.
+template <class T, Mask kMask>
+void sum_two_rows(const Operands<T>& o, int64_t at, int64_t width, compute_t<T>* __restrict sum,
+                  compute_t<T>* __restrict dot) {
+  using A = compute_t<T>;
+  const A* __restrict mean = o.mean, * __restrict scale = o.scale, * __restrict shift = o.shift;
+  const T* __restrict g0 = o.gy + at, * __restrict x0 = o.x + at, * __restrict y0 = o.y + at;
+  const T* __restrict g1 = g0 + width, * __restrict x1 = x0 + width, * __restrict y1 = y0 + width;
+  for (int64_t c = 0; c < width; ++c) {
+    const A a = masked<kMask>(g0[c], x0[c], y0[c], mean[c], scale[c], shift[c]);
+    const A b = masked<kMask>(g1[c], x1[c], y1[c], mean[c], scale[c], shift[c]);
+    sum[c] += a + b;
+    dot[c] += a * (to<A>(x0[c]) - mean[c]) + b * (to<A>(x1[c]) - mean[c]);
+  }
+}
+
+template <class T, Mask kMask, bool kWrite>
+void sum_rows(const Operands<T>& o, int64_t begin, int64_t end, int64_t width, compute_t<T>* sum,
+              compute_t<T>* dot) {
+  int64_t r = begin;
+  if constexpr (!kWrite) {
+    for (; r + 2 <= end; r += 2) sum_two_rows<T, kMask>(o, r * width, width, sum, dot);
+  }
+  for (; r < end; ++r) sum_row<T, kMask, kWrite>(o, r * width, width, sum, dot);
 }
 
 template <class T, Mask kMask, bool kWrite>
 void sum_plane(const Operands<T>& o, int64_t at, int64_t n, int64_t channel, double* sum,
                double* dot) {
   using A = compute_t<T>;
-  constexpr int kParts = 64;
+  constexpr int kParts = 32;
   A sums[kParts] = {}, dots[kParts] = {};
   const A mean = o.mean[channel], scale = o.scale[channel], shift = o.shift[channel];
   const T* __restrict gy = o.gy + at, * __restrict x = o.x + at, * __restrict y = o.y + at;
@@ -77,7 +94,8 @@ void sum_plane(const Operands<T>& o, int64_t at, int64_t n, int64_t channel, dou
       dots[k] += g * (to<A>(x[i + k]) - mean);
     }
   }
-  for (int k = 0; k < kParts; ++k) {
+  const int used = static_cast<int>(std::min<int64_t>(kParts, n));
+  for (int k = 0; k < used; ++k) {
     *sum += sums[k];
     *dot += dots[k];
   }

@@ -5,7 +5,7 @@
 // are independent and the result does not depend on the number of threads.
 #include "tarn/core/cpu/pool.h"
 
-#include <type_traits>
+#include <limits>
 
 #include "tarn/core/cpu/pool_windows.h"
 #include "tarn/core/cpu/table.h"
@@ -61,6 +61,32 @@ void max_channels_last(const T* x, const PoolWindows& p, T* y, I* index) {
   });
 }
 
+// One row of outputs of a plane, tap by tap, so that the loop runs along the row.
+template <class T, class I>
+void max_row(const T* __restrict plane, const PoolWindows& p, int64_t oh, T* __restrict y,
+             I* __restrict index) {
+  using A = compute_t<T>;
+  for (int64_t ow = 0; ow < p.w.out; ++ow) {
+    y[ow] = T(-std::numeric_limits<A>::infinity());
+    index[ow] = static_cast<I>(p.h.first[oh] * p.w.in + p.w.first[ow]);
+  }
+  for (int64_t h = p.h.first[oh]; h < p.h.last[oh]; h += p.h.step) {
+    for (int64_t k = 0; k < p.w.kernel; ++k) {
+      const auto [begin, end] = p.w.windows_with_tap(k);
+      const int64_t shift = k * p.w.step - p.w.pad, stride = p.w.stride;
+      const T* __restrict row = plane + h * p.w.in;
+      const I base = static_cast<I>(h * p.w.in + shift), step = static_cast<I>(stride);
+      for (int64_t ow = begin; ow < end; ++ow) {
+        const T x = row[ow * stride + shift];
+        const A v = to<A>(x), best = to<A>(y[ow]);
+        const bool take = (v > best) | (v != v);
+        y[ow] = take ? x : y[ow];
+        index[ow] = take ? base + static_cast<I>(ow) * step : index[ow];
+      }
+    }
+  }
+}
+
 template <class T, class I>
 void max_planes(const T* x, const PoolWindows& p, T* y, I* index) {
   using A = compute_t<T>;
@@ -68,7 +94,11 @@ void max_planes(const T* x, const PoolWindows& p, T* y, I* index) {
   parallel_for(p.batch * p.channels, grain_for(in), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T* plane = x + i * in;
-      for (int64_t o = 0; o < out; ++o) {
+      for (int64_t oh = 0; !p.adaptive && oh < p.h.out; ++oh) {
+        const int64_t at = i * out + oh * p.w.out;
+        max_row(plane, p, oh, y + at, index + at);
+      }
+      for (int64_t o = 0; p.adaptive && o < out; ++o) {
         const int64_t oh = o / p.w.out, ow = o % p.w.out;
         int64_t at = p.h.first[oh] * p.w.in + p.w.first[ow];
         A best = to<A>(plane[at]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tarn/core/kernels/pool.h"
@@ -14,10 +15,16 @@ struct PoolAxis {
   int64_t in, out, step;
   std::vector<int64_t> first, last, extent;  // extent: with the padding that counts
   std::vector<int64_t> from, until;
+  int64_t kernel, stride, pad;  // tap k of window o lies at o * stride - pad + k * step
 
-  PoolAxis(int64_t in_size, int64_t out_size, int64_t kernel, int64_t stride, int64_t pad,
-           int64_t dilation, bool adaptive)
-      : in(in_size), out(out_size), step(adaptive ? 1 : dilation) {
+  PoolAxis(int64_t in_size, int64_t out_size, int64_t kernel_size, int64_t window_stride,
+           int64_t padding, int64_t dilation, bool adaptive)
+      : in(in_size),
+        out(out_size),
+        step(adaptive ? 1 : dilation),
+        kernel(kernel_size),
+        stride(window_stride),
+        pad(padding) {
     from.assign(static_cast<size_t>(in), out);
     until.assign(static_cast<size_t>(in), 0);
     for (int64_t o = 0; o < out; ++o) {
@@ -36,6 +43,13 @@ struct PoolAxis {
       }
     }
   }
+  /// The windows whose tap k lies inside the input: [begin, end). Not for adaptive pooling.
+  std::pair<int64_t, int64_t> windows_with_tap(int64_t k) const {
+    const int64_t shift = k * step - pad;
+    const int64_t begin = shift < 0 ? (-shift + stride - 1) / stride : 0;
+    const int64_t end = shift < in ? (in - shift - 1) / stride + 1 : 0;
+    return {begin, std::min(end, out)};
+  }
   bool covers(int64_t o, int64_t i) const {
     return i >= first[o] && i < last[o] && (step == 1 || (i - first[o]) % step == 0);
   }
@@ -46,6 +60,7 @@ struct PoolWindows {
   int64_t batch, channels;
   PoolAxis h, w;
   bool channels_last;
+  bool adaptive;
   bool include_pad;
   int64_t divisor_override;
 
@@ -57,6 +72,7 @@ struct PoolWindows {
         w(large.sizes()[3], small.sizes()[3], o.kernel_w, o.stride_w, o.pad_w, o.dilation_w,
           o.adaptive),
         channels_last(!(large.is_contiguous() && small.is_contiguous())),
+        adaptive(o.adaptive),
         include_pad(o.count_include_pad && !o.adaptive),
         divisor_override(o.adaptive ? 0 : o.divisor_override) {}
 

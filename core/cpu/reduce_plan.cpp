@@ -10,9 +10,12 @@ struct Dim {
 
 // Fastest first; a broadcast dimension (stride 0) is best walked last.
 int sort_and_merge(Dim* dims, int n, bool kept) {
-  std::stable_sort(dims, dims + n, [](const Dim& a, const Dim& b) {
-    return b.stride == 0 ? a.stride != 0 : a.stride != 0 && a.stride < b.stride;
-  });
+  const auto slower = [](const Dim& a, const Dim& b) {
+    return a.stride == 0 ? b.stride != 0 : b.stride != 0 && a.stride > b.stride;
+  };
+  for (int i = 1; i < n; ++i) {
+    for (int k = i; k > 0 && slower(dims[k - 1], dims[k]); --k) std::swap(dims[k - 1], dims[k]);
+  }
   int m = 0;
   for (int i = 0; i < n; ++i) {
     Dim& last = dims[m > 0 ? m - 1 : 0];

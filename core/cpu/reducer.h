@@ -13,7 +13,7 @@
 namespace tarn::cpu {
 
 inline constexpr int64_t kTile = 1024;       // columns that one item folds
-inline constexpr int64_t kRows = 2048;       // rows that one item folds
+inline constexpr int64_t kBlock = 65536;     // elements of about which an item of rows is made
 inline constexpr int64_t kFlush = 64;        // rows between merges into the wide accumulators
 inline constexpr int64_t kRowChunk = 16384;  // elements of one output that one item folds
 
@@ -87,16 +87,24 @@ class Reducer {
 
   void run_rows() {
     const int64_t chunks = std::max<int64_t>(1, (plan_.count + kRowChunk - 1) / kRowChunk);
-    const auto partial = std::make_unique<Wide[]>(static_cast<size_t>(plan_.outputs * chunks));
     const int64_t work = std::min(plan_.count, kRowChunk);
+    if (chunks == 1) {
+      parallel_for(plan_.outputs, grain_for(work), [&](int64_t begin, int64_t end) {
+        for (int64_t o = begin; o < end; ++o) {
+          Wide value = fold_range(o, 0, plan_.count);
+          store(o, 1, &value);
+        }
+      });
+      return;
+    }
+    const auto partial = std::make_unique<Wide[]>(static_cast<size_t>(plan_.outputs * chunks));
     parallel_for(plan_.outputs * chunks, grain_for(work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t from = i % chunks * kRowChunk;
         partial[i] = fold_range(i / chunks, from, std::min(plan_.count, from + kRowChunk));
-        if (chunks == 1) store(i, 1, &partial[i]);
       }
     });
-    for (int64_t o = 0; chunks > 1 && o < plan_.outputs; ++o) {
+    for (int64_t o = 0; o < plan_.outputs; ++o) {
       Wide* values = &partial[o * chunks];
       for (int64_t c = 1; c < chunks; ++c) values[0] = op_.join(values[0], values[c]);
       store(o, 1, values);
@@ -133,18 +141,19 @@ class Reducer {
     const int64_t width = plan_.width();
     const int64_t tiles = (width + kTile - 1) / kTile;
     const int64_t outer = plan_.outputs / width;
-    const int64_t blocks = std::max<int64_t>(1, (plan_.count + kRows - 1) / kRows);
+    const int64_t rows = std::clamp<int64_t>(kBlock / std::min(width, kTile), kFlush, 2048);
+    const int64_t blocks = std::max<int64_t>(1, (plan_.count + rows - 1) / rows);
     std::unique_ptr<Wide[]> partial;
     if (blocks > 1) partial = std::make_unique<Wide[]>(static_cast<size_t>(plan_.outputs * blocks));
-    const int64_t work = std::min(plan_.count, kRows) * std::min(width, kTile);
+    const int64_t work = std::min(plan_.count, rows) * std::min(width, kTile);
     parallel_for(outer * tiles * blocks, grain_for(work), [&](int64_t begin, int64_t end) {
       Wide local[kTile];
       for (int64_t i = begin; i < end; ++i) {
         const int64_t tile = i % tiles * kTile, block = i / tiles % blocks;
         const int64_t first = i / (tiles * blocks) * width + tile;
-        const int64_t n = std::min(kTile, width - tile), row = block * kRows;
+        const int64_t n = std::min(kTile, width - tile), row = block * rows;
         Wide* wide = blocks > 1 ? &partial[block * plan_.outputs + first] : local;
-        fold_columns(base_of(first), n, row, std::min(plan_.count, row + kRows), wide);
+        fold_columns(base_of(first), n, row, std::min(plan_.count, row + rows), wide);
         if (blocks == 1) store(first, n, wide);
       }
     });

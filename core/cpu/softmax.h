@@ -21,16 +21,25 @@ inline constexpr int64_t kExpChunk = 1024;
 /// Sum of exp(x - max) over a row; with `keep`, the terms are left there.
 template <class T, class A = compute_t<T>>
 double sum_exp(const T* x, int64_t n, A max, A* keep) {
+  constexpr int L = kLanes<A>;
   A buffer[kExpChunk];
   double sum = 0;
-  for (int64_t from = 0; from < n; from += kExpChunk) {
-    const int64_t m = std::min(kExpChunk, n - from);
+  const int64_t whole = n / L * L;
+  for (int64_t from = 0; from < whole; from += kExpChunk) {
+    const int64_t m = std::min(kExpChunk, whole - from);
     const T* __restrict in = x + from;
     A* __restrict e = keep ? keep + from : buffer;
     for (int64_t i = 0; i < m; ++i) e[i] = math::exp(to<A>(in[i]) - max);
     sum += fold_chunk(SumOp<A>(), e, m);
   }
-  return sum;
+  if (whole == n) return sum;
+  // The rest fills one vector with terms of exp(-inf) = 0: one step instead of up to L - 1.
+  A* __restrict rest = buffer;
+  for (int i = 0; i < L; ++i) rest[i] = -std::numeric_limits<A>::infinity();
+  for (int64_t i = whole; i < n; ++i) rest[i - whole] = to<A>(x[i]) - max;
+  for (int i = 0; i < L; ++i) rest[i] = math::exp(rest[i]);
+  for (int64_t i = whole; keep && i < n; ++i) keep[i] = rest[i - whole];
+  return sum + fold_chunk(SumOp<A>(), rest, L);
 }
 
 template <class T, class A = compute_t<T>>
@@ -41,7 +50,7 @@ LogSumExp<A> log_sum_exp(const T* x, int64_t n) {
 
 void cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& weight,
                    int64_t ignore_index, double smoothing, const Tensor& loss, const Tensor& stats,
-                   Stream stream);
+                   const Tensor& totals, Stream stream);
 void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Tensor& target,
                             const Tensor& weight, int64_t ignore_index, double smoothing,
                             const Tensor& stats, const Tensor& glogits, Stream stream);

@@ -15,11 +15,13 @@ struct SoftmaxKernels {
   /// loss[i] = -(1 - e) * w[t] * logp[t] - (e / V) * sum_c w[c] * logp[c], 0 where t ==
   /// ignore_index; stats[i] = {max, log sum exp(x - max), w[t] or 0 where ignored}: the first two
   /// apart, since their sum would lose the second where logits are large. stats [M, 3] and loss
-  /// [M]: f32 (f64 for f64). target i64 [M]; weight [V] or undefined. Targets were checked.
+  /// [M]: f32 (f64 for f64), as totals [3] = {sum of loss, sum of the weights in stats, their
+  /// quotient}. target i64 [M]; weight [V] or undefined. Targets were checked.
   void (*cross_entropy)(const Tensor& logits, const Tensor& target, const Tensor& weight,
                         int64_t ignore_index, double smoothing, const Tensor& loss,
-                        const Tensor& stats, Stream stream) = nullptr;
-  /// glogits = gradient, with gloss [M] (dtype of stats) the gradient of each row's loss.
+                        const Tensor& stats, const Tensor& totals, Stream stream) = nullptr;
+  /// glogits = gradient, with gloss [M] (dtype of stats, any stride) the gradient of each row's
+  /// loss.
   void (*cross_entropy_backward)(const Tensor& gloss, const Tensor& logits, const Tensor& target,
                                  const Tensor& weight, int64_t ignore_index, double smoothing,
                                  const Tensor& stats, const Tensor& glogits,
