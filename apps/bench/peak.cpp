@@ -22,7 +22,6 @@ __attribute__((noinline)) float multiply_adds(int64_t rounds) {
   for (int64_t r = 0; r < rounds; ++r) {
     for (int c = 0; c < kChains; ++c) {
       sums[c] = sums[c] * a + b;
-      asm volatile("" : "+v"(sums[c]));  // keeps the chains apart and alive
     }
   }
   float total = 0;
