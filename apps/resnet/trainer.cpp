@@ -176,7 +176,7 @@ void Trainer::train_step(const data::Batch& batch, EpochFigures& figures, int64_
   const double lr = optimizer_->lr();
   optimizer_->zero_grad();
   const Tensor logits = net_(batch.input.to(device));
-  const Tensor loss = cross_entropy(logits, target, {}, "mean", -100, s_.label_smoothing);
+  const Tensor loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
   loss.backward();
   if (s_.clip_grad_norm > 0) {
     optim::clip_grad_norm_(named(net_.named_parameters()), s_.clip_grad_norm, 2, true);
