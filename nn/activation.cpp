@@ -12,10 +12,6 @@ Dropout::Dropout(Module* parent, std::string name, const Options& options)
 }
 
 Tensor Dropout::forward(const Tensor& x) {
-<<<<<<< HEAD
-=======
-  if (options_.p == 0) return x;
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
   return tarn::dropout(x, options_.p, training());
 }
 

@@ -4,10 +4,7 @@
 #include <cmath>
 
 #include "tarn/autograd/functions.h"
-<<<<<<< HEAD
 #include "tarn/core/factory.h"
-=======
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -49,13 +46,8 @@ std::string pair(Size2 s) {
 
 Conv2d::Conv2d(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-<<<<<<< HEAD
       weight(this, "weight", empty(weight_sizes(o))),
       bias(this, "bias", o.bias ? empty({o.out}) : Tensor()),
-=======
-      weight(this, "weight", parameter_memory(weight_sizes(o))),
-      bias(this, "bias", o.bias ? parameter_memory({o.out}) : Tensor()),
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
       options_(o) {
   initialise(weight, bias);
 }
@@ -84,13 +76,8 @@ std::string Conv2d::details() const {
 
 Conv1d::Conv1d(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-<<<<<<< HEAD
       weight(this, "weight", empty(weight_sizes(o))),
       bias(this, "bias", o.bias ? empty({o.out}) : Tensor()),
-=======
-      weight(this, "weight", parameter_memory(weight_sizes(o))),
-      bias(this, "bias", o.bias ? parameter_memory({o.out}) : Tensor()),
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
       options_(o) {
   initialise(weight, bias);
 }

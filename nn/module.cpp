@@ -9,11 +9,6 @@
 #include <cxxabi.h>
 
 #include "tarn/autograd/grad_mode.h"
-<<<<<<< HEAD
-=======
-#include "tarn/core/allocator.h"
-#include "tarn/core/factory.h"
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
 
 namespace tarn::nn {
 namespace {
@@ -33,10 +28,6 @@ void replace_data(Tensor& x, const Tensor& value) {
 template <class F>
 void convert(Tensor& x, F&& f) {
   const NoGradGuard no_grad;
-<<<<<<< HEAD
-=======
-  const MemoryTagGuard tag(MemoryTag::kParameters);
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
   const Tensor grad = x.grad();
   const Tensor value = f(x.detach());
   if (value.is_same(x)) return;
@@ -46,14 +37,6 @@ void convert(Tensor& x, F&& f) {
 
 }  // namespace
 
-<<<<<<< HEAD
-=======
-Tensor parameter_memory(const Shape& sizes) {
-  const MemoryTagGuard tag(MemoryTag::kParameters);
-  return empty(sizes);
-}
-
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
 Parameter::Parameter(Module* owner, std::string name, Tensor value) : Tensor(std::move(value)) {
   if (defined()) set_requires_grad();
   owner->check_new(name);

@@ -29,12 +29,6 @@ namespace tarn::nn {
 
 class Module;
 
-<<<<<<< HEAD
-=======
-/// Uninitialised f32 memory for a parameter or buffer: memory reports list it as such.
-Tensor parameter_memory(const Shape& sizes);
-
->>>>>>> 620609a (nn: modules that register by declaration, layers, ResNets, MLP)
 /// A tensor that training changes: a member of a module, and itself the tensor. Made from an
 /// undefined tensor it stands for "none" (a layer without bias) and is passed over everywhere.
 class Parameter : public Tensor {
