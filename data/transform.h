@@ -43,10 +43,10 @@ struct ErasingOptions {
 };
 
 struct ImagePipeline {
-  std::vector<ImageStep> steps;
+  std::vector<ImageStep> steps = {};
   /// Per channel, of values in [0, 1]; empty leaves them there. One value serves all channels.
-  std::vector<float> mean, std;
-  ErasingOptions erasing;
+  std::vector<float> mean = {}, std = {};
+  ErasingOptions erasing = {};
 
   Image run_steps(Image image, Rng& rng) const;
   /// (pixel / 255 - mean) / std, then erasing, as C*H*W floats at `out`: HWC order if

@@ -69,8 +69,8 @@ int run_ops(const std::string& filter, const std::string& dtype, bool json) {
     return 0;
   }
   peak = bench::measure_peak();
-  std::printf("measured limits with %d threads: %.0f GFLOP/s (f32), %.1f GB/s (copy)\n", num_threads(),
-              peak.gflops, peak.gbps);
+  std::printf("measured limits with %d threads: %.0f GFLOP/s (f32), %.1f GB/s (copy)\n",
+              num_threads(), peak.gflops, peak.gbps);
   std::printf("%-16s %-28s %15s %16s %7s\n", "operator", "shape", "median", "rate", "of limit");
   bench::bench_ops(filter, parse_dtype(dtype), print_row);
   return 0;

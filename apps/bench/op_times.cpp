@@ -9,9 +9,13 @@
 namespace tarn::bench {
 
 OpTimes::OpTimes() : previous_(set_op_listener(this)) {}
-OpTimes::~OpTimes() { set_op_listener(previous_); }
+OpTimes::~OpTimes() {
+  set_op_listener(previous_);
+}
 
-void OpTimes::begin(const char*) { open_.push_back({now_s(), 0}); }
+void OpTimes::begin(const char*) {
+  open_.push_back({now_s(), 0});
+}
 
 void OpTimes::end(const char* op) {
   const Open done = open_.back();
@@ -31,8 +35,8 @@ void OpTimes::print(int64_t steps) const {
   const double n = static_cast<double>(steps);
   std::printf("%-28s %12s %12s %10s\n", "operation", "self ms", "total ms", "calls");
   for (const auto& [name, t] : rows) {
-    std::printf("%-28s %12.3f %12.3f %10.1f\n", name.c_str(), t.self_s * 1e3 / n, t.total_s * 1e3 / n,
-                static_cast<double>(t.calls) / n);
+    std::printf("%-28s %12.3f %12.3f %10.1f\n", name.c_str(), t.self_s * 1e3 / n,
+                t.total_s * 1e3 / n, static_cast<double>(t.calls) / n);
   }
 }
 

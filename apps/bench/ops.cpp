@@ -43,8 +43,8 @@ void check(const Case& c, const std::vector<Tensor>& inputs, DType dtype) {
   for (const Tensor& x : inputs) wide.push_back(x.to(DType::kF64));
   const double error = relative_error(c.run(inputs), c.run(wide));
   const double bound = dtype == DType::kF32 ? 2e-5 : 2e-2;
-  TARN_CHECK(error <= bound, "bench: ", c.name, " ", Shape(c.shape), " in ", dtype,
-             " is off by ", error, " relative to f64; expected at most ", bound);
+  TARN_CHECK(error <= bound, "bench: ", c.name, " ", Shape(c.shape), " in ", dtype, " is off by ",
+             error, " relative to f64; expected at most ", bound);
 }
 
 using Cases = std::vector<Case>;
@@ -66,10 +66,13 @@ void add_rows(Cases& cases) {
   for (const auto& [rows, cols] : sizes) {
     const Tensor a = randn({rows, cols}), w = randn({cols}), b = randn({cols});
     const double moved = 2.0 * static_cast<double>(rows * cols);
-    cases.push_back({"softmax", {rows, cols}, {a}, [](const auto& x) { return softmax(x[0], -1); },
+    cases.push_back(
+        {"softmax", {rows, cols}, {a}, [](const auto& x) { return softmax(x[0], -1); }, moved});
+    cases.push_back({"layer_norm",
+                     {rows, cols},
+                     {a, w, b},
+                     [n = cols](const auto& x) { return layer_norm(x[0], {n}, x[1], x[2]); },
                      moved});
-    cases.push_back({"layer_norm", {rows, cols}, {a, w, b},
-                     [n = cols](const auto& x) { return layer_norm(x[0], {n}, x[1], x[2]); }, moved});
   }
 }
 
@@ -78,7 +81,9 @@ void add_batch_norm(Cases& cases) {
   for (const Shape& s : sizes) {
     const Tensor a = randn(s).contiguous(MemoryFormat::kChannelsLast);
     const Tensor w = ones({s[1]}), b = zeros({s[1]});
-    cases.push_back({"batch_norm", {s.begin(), s.end()}, {a, w, b},
+    cases.push_back({"batch_norm",
+                     {s.begin(), s.end()},
+                     {a, w, b},
                      [](const auto& x) {
                        return batch_norm(x[0], Tensor(), Tensor(), x[1], x[2], true, 0.1, 1e-5);
                      },
@@ -90,18 +95,21 @@ void add_matmul(Cases& cases) {
   const std::array<int64_t, 3> sizes[] = {{64, 64, 64},       {256, 256, 256}, {1024, 1024, 1024},
                                           {2048, 2048, 2048}, {32, 784, 128},  {256, 768, 3072}};
   for (const auto& [m, k, n] : sizes) {
-    cases.push_back({"matmul", {m, k, n}, {randn({m, k}), randn({k, n})},
-                     [](const auto& x) { return matmul(x[0], x[1]); }, 0,
+    cases.push_back({"matmul",
+                     {m, k, n},
+                     {randn({m, k}), randn({k, n})},
+                     [](const auto& x) { return matmul(x[0], x[1]); },
+                     0,
                      2.0 * static_cast<double>(m * k * n)});
   }
 }
 
 void add_conv(Cases& cases) {
   // n, c, h = w, k, kernel, stride
-  const std::array<int64_t, 6> sizes[] = {
-      {64, 64, 32, 64, 3, 1}, {64, 128, 16, 128, 3, 1}, {64, 256, 8, 256, 3, 1},
-      {64, 512, 4, 512, 3, 1}, {64, 64, 32, 128, 3, 2}, {8, 64, 56, 256, 1, 1},
-      {8, 3, 224, 64, 7, 2}};
+  const std::array<int64_t, 6> sizes[] = {{64, 64, 32, 64, 3, 1},  {64, 128, 16, 128, 3, 1},
+                                          {64, 256, 8, 256, 3, 1}, {64, 512, 4, 512, 3, 1},
+                                          {64, 64, 32, 128, 3, 2}, {8, 64, 56, 256, 1, 1},
+                                          {8, 3, 224, 64, 7, 2}};
   for (const auto& [n, c, hw, k, kernel, stride] : sizes) {
     const int64_t pad = kernel / 2, out = (hw + 2 * pad - kernel) / stride + 1;
     const Conv2dOptions options{.stride_h = stride, .stride_w = stride, .pad_h = pad, .pad_w = pad};
@@ -110,16 +118,22 @@ void add_conv(Cases& cases) {
     const Tensor w = randn({k, c, kernel, kernel});
     const double flops = 2.0 * static_cast<double>(n * k * out * out * c * kernel * kernel);
     const std::vector<int64_t> shape{n, c, hw, hw, k, kernel, stride};
-    cases.push_back({"conv2d", shape, {x, w},
-                     [options](const auto& in) { return conv2d(in[0], in[1], {}, options); }, 0,
+    cases.push_back({"conv2d",
+                     shape,
+                     {x, w},
+                     [options](const auto& in) { return conv2d(in[0], in[1], {}, options); },
+                     0,
                      flops});
-    cases.push_back({"conv2d_backward", shape, {x, w, gy},
-                     [options](const auto& in) {
-                       raw::conv2d_backward_data(in[2], in[1], in[0].sizes(), options);
-                       return raw::conv2d_backward_weight(in[0], in[2], in[1].sizes(), options, false)
-                           .first;
-                     },
-                     0, 2 * flops});
+    cases.push_back(
+        {"conv2d_backward",
+         shape,
+         {x, w, gy},
+         [options](const auto& in) {
+           raw::conv2d_backward_data(in[2], in[1], in[0].sizes(), options);
+           return raw::conv2d_backward_weight(in[0], in[2], in[1].sizes(), options, false).first;
+         },
+         0,
+         2 * flops});
   }
 }
 

@@ -22,7 +22,6 @@ __attribute__((noinline)) float multiply_adds(int64_t rounds) {
   for (int64_t r = 0; r < rounds; ++r) {
     for (int c = 0; c < kChains; ++c) {
       sums[c] = sums[c] * a + b;
-      asm volatile("" : "+v"(sums[c]));  // keeps the chains apart and alive
     }
   }
   float total = 0;
@@ -36,12 +35,10 @@ Peak measure_peak() {
   const int threads = num_threads();
   constexpr int64_t kRounds = 2'000'000;
   const double compute = time_call(
-      [&] {
-        parallel_for(threads, 1, [](int64_t, int64_t) { multiply_adds(kRounds); });
-      },
-      0.3, 5);
+      [&] { parallel_for(threads, 1, [](int64_t, int64_t) { multiply_adds(kRounds); }); }, 0.3, 5);
   const int64_t bytes = int64_t{256} << 20;
-  const Tensor from = ones({bytes}, {.dtype = DType::kU8}), to = ones({bytes}, {.dtype = DType::kU8});
+  const Tensor from = ones({bytes}, {.dtype = DType::kU8}),
+               to = ones({bytes}, {.dtype = DType::kU8});
   const double copy = time_call(
       [&] {
         parallel_for(bytes, 1 << 20, [&](int64_t begin, int64_t end) {

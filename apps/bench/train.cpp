@@ -1,11 +1,11 @@
 // train.cpp - times whole training steps on one fixed batch.
 #include "tarn/apps/bench/train.h"
 
-#include <sys/resource.h>
-
 #include <cmath>
 #include <cstdio>
 #include <memory>
+
+#include <sys/resource.h>
 
 #include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
@@ -21,7 +21,6 @@ namespace {
 
 struct Work {
   std::unique_ptr<nn::Module> net;
-  std::function<Tensor(const Tensor&)> forward;
   Tensor x, y;
   std::string name;
   double momentum = 0.9;
@@ -29,9 +28,7 @@ struct Work {
 
 Work make_mlp(const TrainSettings& s) {
   Work w;
-  auto net = std::make_unique<nn::models::Mlp>(std::vector<int64_t>{32, 64, 10});
-  w.forward = [n = net.get()](const Tensor& x) { return n->forward(x); };
-  w.net = std::move(net);
+  w.net = std::make_unique<nn::models::Mlp>(nn::models::MlpOptions{.sizes = {32, 64, 10}});
   w.x = randn({s.batch, 32});
   w.y = randint(0, 10, {s.batch});
   w.name = "mlp-32-64-10-b" + std::to_string(s.batch);
@@ -47,10 +44,8 @@ Work make_resnet(const TrainSettings& s) {
   Work w;
   const bool cifar = s.stem == "cifar";
   const int64_t classes = cifar ? 10 : 1000;
-  auto net = nn::models::make_resnet(
-      s.model, {.num_classes = classes, .in_channels = c, .cifar_stem = cifar});
-  w.forward = [n = net.get()](const Tensor& x) { return n->forward(x); };
-  w.net = std::move(net);
+  w.net =
+      nn::models::make_resnet(s.model, {.classes = classes, .in_channels = c, .cifar_stem = cifar});
   w.x = randn({s.batch, c, h, width}).contiguous(MemoryFormat::kChannelsLast);
   w.y = randint(0, classes, {s.batch});
   w.name = s.model + "-" + s.stem + "-" + s.input + "-b" + std::to_string(s.batch);
@@ -66,16 +61,17 @@ double peak_rss_mib() {
 }  // namespace
 
 TrainResult bench_train(const TrainSettings& s) {
-  TARN_CHECK_AS(UnsupportedError, s.dtype == "float32",
-                "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
-                "does not have");
+  TARN_CHECK_AS(
+      UnsupportedError, s.dtype == "float32",
+      "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
+      "does not have");
   manual_seed(0);
   Work w = s.model == "mlp" ? make_mlp(s) : make_resnet(s);
   w.net->train();
   optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
   const auto step = [&] {
     sgd.zero_grad();
-    const Tensor loss = cross_entropy(w.forward(w.x), w.y);
+    const Tensor loss = cross_entropy((*w.net)(w.x), w.y);
     loss.backward();
     sgd.step();
     return loss;
@@ -84,8 +80,8 @@ TrainResult bench_train(const TrainSettings& s) {
   const double first = step().item();
   double last = first;
   for (int i = 0; i < (small ? 200 : 3); ++i) last = step().item();
-  TARN_CHECK(std::isfinite(last) && last < first, "bench: the loss must fall on the fixed batch; got ",
-             first, " and then ", last);
+  TARN_CHECK(std::isfinite(last) && last < first,
+             "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
   std::unique_ptr<OpTimes> profile;
   if (s.profile) profile = std::make_unique<OpTimes>();
   std::vector<double> times;

@@ -1,14 +1,13 @@
 // checkpoint.cpp - writing and reading a run's state.
 #include "tarn/apps/resnet/checkpoint.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <stdio.h>
 
 #include "tarn/apps/common/file.h"
 #include "tarn/apps/common/json_object.h"
@@ -58,8 +57,8 @@ void read_state(const fs::path& path, Checkpoint& c) {
   try {
     const nlohmann::json j = nlohmann::json::parse(in);
     const int format = j.at("format");
-    TARN_CHECK_AS(FileError, format == kFormat, "checkpoint: ", path.string(), " has format ", format,
-                  "; this version reads format ", kFormat);
+    TARN_CHECK_AS(FileError, format == kFormat, "checkpoint: ", path.string(), " has format ",
+                  format, "; this version reads format ", kFormat);
     c.model_name = j.at("model");
     c.state.epoch = j.at("epoch");
     c.state.batch = j.at("batch");

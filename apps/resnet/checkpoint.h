@@ -17,11 +17,11 @@ namespace tarn::apps {
 
 /// Where a run stands.
 struct TrainState {
-  int64_t epoch = 0;        ///< the epoch to go on with
-  int64_t batch = 0;        ///< batches of it already done
-  int64_t step = 0;         ///< optimizer steps so far
+  int64_t epoch = 0;         ///< the epoch to go on with
+  int64_t batch = 0;         ///< batches of it already done
+  int64_t step = 0;          ///< optimizer steps so far
   double best_accuracy = 0;  ///< of any epoch, in percent
-  PhiloxState random;       ///< of the default generator
+  PhiloxState random;        ///< of the default generator
 };
 
 struct Checkpoint {

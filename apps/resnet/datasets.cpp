@@ -107,8 +107,10 @@ ImageData open_data(const ResnetSettings& s, bool with_train) {
   } else if (kind == "imagefolder" && !folder.empty()) {
     d = open_folder(folder, s, with_train);
   } else {
-    throw UsageError("--data-path: expected fashion-mnist, fashion-mnist:DIR, mnist:DIR, "
-                     "cifar10:DIR or imagefolder:DIR; got '" + s.data + "'");
+    throw UsageError(
+        "--data-path: expected fashion-mnist, fashion-mnist:DIR, mnist:DIR, "
+        "cifar10:DIR or imagefolder:DIR; got '" +
+        s.data + "'");
   }
   for (data::ImageDataset* set : {d.train.get(), d.test.get()}) {
     if (set) set->skip_unreadable = s.skip_unreadable;

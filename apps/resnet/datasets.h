@@ -11,7 +11,7 @@ namespace tarn::apps {
 
 struct ImageData {
   std::string name;  ///< "fashion-mnist": for run names and titles
-  std::unique_ptr<data::ImageDataset> train, test;
+  std::unique_ptr<data::ImageDataset> train = nullptr, test = nullptr;
   int64_t channels = 3, classes = 10, image_size = 32;
 };
 

@@ -1,9 +1,9 @@
 // main.cpp - tarn-resnet: trains and tests ResNets on images.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+
+#include <unistd.h>
 
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/resnet/trainer.h"
@@ -23,15 +23,16 @@ void report_skipped(const std::vector<std::string>& skipped) {
 
 // The line other programs read: keep its form.
 void print_score(const Score& score) {
-  std::printf("Test: Acc@1 %.3f (%lld/%lld)\n", score.accuracy(), static_cast<long long>(score.right),
-              static_cast<long long>(score.count));
+  std::printf("Test: Acc@1 %.3f (%lld/%lld)\n", score.accuracy(),
+              static_cast<long long>(score.right), static_cast<long long>(score.count));
 }
 
 int test_only(const ResnetSettings& s) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
   if (s.resume) {
-    net->load_state_dict(load_checkpoint(std::filesystem::path(*s.resume) / "checkpoints/best").model);
+    net->load_state_dict(
+        load_checkpoint(std::filesystem::path(*s.resume) / "checkpoints/best").model);
   }
   std::vector<std::string> skipped;
   const Score score = evaluate(*net, *data.test, s, skipped);
@@ -54,8 +55,9 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   std::printf("  run        %s  (config.json, metrics.jsonl, train.log, plots/, checkpoints/)\n",
               path.c_str());
   if (complete) {
-    std::printf("  try next   build/bin/tarn-resnet --model resnet20 --epochs 15\n"
-                "             build/bin/tarn-resnet --help\n");
+    std::printf(
+        "  try next   build/bin/tarn-resnet --model resnet20 --epochs 15\n"
+        "             build/bin/tarn-resnet --help\n");
   } else {
     std::printf("  go on      the same command with --resume %s\n", path.c_str());
   }
@@ -69,10 +71,10 @@ int train(const ResnetSettings& s, const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
-  RunDir run = s.resume ? RunDir::open(*s.resume)
-                        : RunDir::create(s.output_dir, s.name.empty()
-                                                           ? default_run_name(s.model, data.name)
-                                                           : s.name);
+  RunDir run = s.resume
+                   ? RunDir::open(*s.resume)
+                   : RunDir::create(s.output_dir,
+                                    s.name.empty() ? default_run_name(s.model, data.name) : s.name);
   run.write_config(options, num_threads());
   int64_t weights = 0;
   for (const Tensor& p : net->parameters()) weights += p.numel();

@@ -7,9 +7,10 @@ namespace tarn::apps {
 
 void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Data");
-  options.add("--data-path", &s.data,
-              "fashion-mnist, mnist:DIR, fashion-mnist:DIR, cifar10:DIR (binary version), or "
-              "imagefolder:DIR (DIR/CLASS/*.jpg, or DIR/train and DIR/val)")
+  options
+      .add("--data-path", &s.data,
+           "fashion-mnist, mnist:DIR, fashion-mnist:DIR, cifar10:DIR (binary version), or "
+           "imagefolder:DIR (DIR/CLASS/*.jpg, or DIR/train and DIR/val)")
       .value_name("DATA");
   options.add("-b, --batch-size", &s.batch_size, "images per step").at_least(1);
   options.add("-j, --workers", &s.workers, "threads that prepare batches; 0: none").at_least(0);
@@ -25,11 +26,13 @@ void declare_flags(Options& options, ResnetSettings& s) {
 
   options.group("Model");
   options.add("--model", &s.model, "the network").choices(nn::models::resnet_names());
-  options.add("--stem", &s.stem,
-              "resnet18 and larger: cifar (3x3, no pooling) or imagenet (7x7); auto: by image size")
+  options
+      .add("--stem", &s.stem,
+           "resnet18 and larger: cifar (3x3, no pooling) or imagenet (7x7); auto: by image size")
       .choices({"auto", "cifar", "imagenet"});
-  options.add("--shortcut", &s.shortcut,
-              "resnet8 to resnet110: A (zero padding) or B (1x1 convolution)")
+  options
+      .add("--shortcut", &s.shortcut,
+           "resnet8 to resnet110: A (zero padding) or B (1x1 convolution)")
       .choices({"A", "B"});
   options.add("--zero-init-residual", &s.zero_init_residual, "start every block as the identity");
   options.add("--weights", &s.weights, "start from these weights (safetensors)").value_name("FILE");

@@ -14,7 +14,8 @@ std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Modul
   if (s.norm_weight_decay < 0) return std::make_unique<Optimizer>(net.parameters(), options);
   Options norms = options;
   norms.weight_decay = s.norm_weight_decay;
-  const optim::DecaySplit split = optim::split_by_decay(net.named_parameters());
+  const TensorDict named = net.named_parameters();
+  const optim::DecaySplit split = optim::split_by_decay({named.begin(), named.end()});
   return std::make_unique<Optimizer>(std::vector<optim::ParamGroup<Options>>{
       {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}});
 }
@@ -23,8 +24,8 @@ std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Modul
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net) {
   if (s.optimizer == "adam") {
-    return with_groups<optim::Adam>(
-        s, net, optim::AdamOptions{.lr = s.lr, .weight_decay = s.weight_decay});
+    return with_groups<optim::Adam>(s, net,
+                                    optim::AdamOptions{.lr = s.lr, .weight_decay = s.weight_decay});
   }
   if (s.optimizer == "adamw") {
     return with_groups<optim::AdamW>(
@@ -42,9 +43,8 @@ optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch) 
   const int64_t rest = std::max<int64_t>(s.epochs * steps_per_epoch - warmup, 1);
   // Rates that change by epoch see the epoch, as in torchvision's trainer; cosine moves every step.
   const auto by_epoch = [steps_per_epoch](optim::Schedule schedule) {
-    return optim::Schedule{[=](double base, int64_t t) {
-      return schedule.lr(base, t / steps_per_epoch);
-    }, {}};
+    return optim::Schedule{
+        [=](double base, int64_t t) { return schedule.lr(base, t / steps_per_epoch); }, {}};
   };
   optim::Schedule main;
   if (s.scheduler == "onecycle") {

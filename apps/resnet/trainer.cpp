@@ -38,6 +38,10 @@ data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data)
                            .seed = seed});
 }
 
+std::vector<TensorDict::Item> named(const TensorDict& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
 bool use_cifar_stem(const ResnetSettings& s, const ImageData& data) {
   return s.stem == "cifar" || (s.stem == "auto" && data.image_size <= 64);
 }
@@ -46,11 +50,11 @@ bool use_cifar_stem(const ResnetSettings& s, const ImageData& data) {
 
 std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data) {
   auto net = nn::models::make_resnet(
-      s.model, {.num_classes = data.classes,
+      s.model, {.classes = data.classes,
                 .in_channels = data.channels,
-                .cifar_stem = use_cifar_stem(s, data),
                 .shortcut = s.shortcut == "A" ? nn::models::Shortcut::kPad
-                                              : nn::models::Shortcut::kConv,
+                                              : nn::models::Shortcut::kProjection,
+                .cifar_stem = use_cifar_stem(s, data),
                 .zero_init_residual = s.zero_init_residual});
   if (s.weights) net->load_state_dict(load_safetensors(*s.weights).tensors);
   net->to(Device(s.device));
@@ -60,19 +64,19 @@ std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData&
 Score evaluate(nn::Module& net, const data::ImageDataset& data, const ResnetSettings& s,
                std::vector<std::string>& skipped) {
   const InferenceModeGuard inference;
-  const bool was_training = net.is_training();
+  const bool was_training = net.training();
   net.eval();
   const data::DataLoader loader(
       data, {.batch_size = s.batch_size, .workers = static_cast<int>(s.workers)});
-  Progress bar(loader.examples(), {.label = "   test", .unit = "img", .enabled = s.progress,
-                                   .leave = false});
+  Progress bar(loader.examples(),
+               {.label = "   test", .unit = "img", .enabled = s.progress, .leave = false});
   Score score;
   const Device device(s.device);
   for (const data::Batch& batch : loader.epoch(0)) {
     skipped.insert(skipped.end(), batch.skipped.begin(), batch.skipped.end());
     if (batch.size() == 0) continue;
     const Tensor target = batch.target.to(device);
-    const Tensor logits = net.forward(batch.input.to(device));
+    const Tensor logits = net(batch.input.to(device));
     score.loss += cross_entropy(logits, target).item() * static_cast<double>(batch.size());
     score.right += count_right(logits, target);
     score.count += batch.size();
@@ -93,7 +97,7 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       optimizer_(make_optimizer(s, net)) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
   if (s.model_ema) {
-    ema_ = std::make_unique<optim::Ema>(net.named_tensors(),
+    ema_ = std::make_unique<optim::Ema>(named(net.state_dict()),
                                         optim::Ema::Options{.decay = s.model_ema_decay});
   }
   state_.epoch = s.start_epoch;
@@ -148,8 +152,8 @@ bool Trainer::train_epoch(int64_t epoch) {
     }
     if (seen) {
       const double n = static_cast<double>(seen);
-      bar.postfix(text("loss=%.4f, acc=%.2f %%", figures.train_loss / n,
-                       100 * figures.train_accuracy / n));
+      bar.postfix(
+          text("loss=%.4f, acc=%.2f %%", figures.train_loss / n, 100 * figures.train_accuracy / n));
     }
     if (state_.batch % s_.print_freq == 0) {
       run_.log(meters.line("Epoch: [" + std::to_string(epoch) + "]", state_.batch, loader_.size()));
@@ -171,11 +175,11 @@ void Trainer::train_step(const data::Batch& batch, EpochFigures& figures, int64_
   const Tensor target = batch.target.to(device);
   const double lr = optimizer_->lr();
   optimizer_->zero_grad();
-  const Tensor logits = net_.forward(batch.input.to(device));
-  const Tensor loss = cross_entropy(logits, target, {}, "mean", -100, s_.label_smoothing);
+  const Tensor logits = net_(batch.input.to(device));
+  const Tensor loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
   loss.backward();
   if (s_.clip_grad_norm > 0) {
-    optim::clip_grad_norm_(net_.named_parameters(), s_.clip_grad_norm, 2, true);
+    optim::clip_grad_norm_(named(net_.named_parameters()), s_.clip_grad_norm, 2, true);
   }
   optimizer_->step();
   scheduler_->step();
@@ -216,11 +220,10 @@ void Trainer::finish_epoch(EpochFigures figures) {
                   .add("lr", lr)
                   .add("img_s", images_per_second_)
                   .add("mem_mib", peak_memory_mib()));
-  const std::string line = text("         train loss %.4f  acc %.2f %%", figures.train_loss,
-                                figures.train_accuracy) +
-                           text("   test loss %.4f  acc %.2f %%", figures.test_loss,
-                                figures.test_accuracy) +
-                           (best ? "  best" : "");
+  const std::string line =
+      text("         train loss %.4f  acc %.2f %%", figures.train_loss, figures.train_accuracy) +
+      text("   test loss %.4f  acc %.2f %%", figures.test_loss, figures.test_accuracy) +
+      (best ? "  best" : "");
   std::puts(line.c_str());
   std::fflush(stdout);
   run_.log("Epoch " + std::to_string(state_.epoch) + ":" + line);

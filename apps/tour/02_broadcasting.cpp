@@ -22,7 +22,8 @@ int main() {
   }
   // ... and the usual cure: say which dimension is meant.
   const Tensor per_row = tensor({1, 2, 3, 4});
-  std::cout << "[4, 3] + [4, 1]: sizes " << (zeros({4, 3}) + per_row.unsqueeze(1)).sizes() << "\n\n";
+  std::cout << "[4, 3] + [4, 1]: sizes " << (zeros({4, 3}) + per_row.unsqueeze(1)).sizes()
+            << "\n\n";
 
   // A value that was used n times gets n gradients, added up: the backward of stretching is a sum.
   Tensor bias = zeros({4});

@@ -35,13 +35,14 @@ int main() {
   square(sigmoid(w * x + b) - t).sum().backward();
   std::cout << "a second backward adds: dw = " << w.grad().item() << "\n";
   w.zero_grad();
-  std::cout << "after zero_grad the gradient is " << (w.grad().defined() ? "there" : "absent") << "\n";
+  std::cout << "after zero_grad the gradient is " << (w.grad().defined() ? "there" : "absent")
+            << "\n";
 
   // Nothing is recorded where no gradient is wanted.
   {
     const NoGradGuard no_grad;
-    std::cout << "under no_grad, w * x requires grad: " << std::boolalpha
-              << (w * x).requires_grad() << "\n\n";
+    std::cout << "under no_grad, w * x requires grad: " << std::boolalpha << (w * x).requires_grad()
+              << "\n\n";
   }
 
   // Derivatives are operations too: with create_graph they can be differentiated again.

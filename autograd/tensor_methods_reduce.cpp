@@ -1,0 +1,14 @@
+// tensor_methods_reduce.cpp - the members of Tensor that reduce.
+#include "tarn/autograd/functions.h"
+
+namespace tarn {
+
+Tensor Tensor::sum() const { return tarn::sum(*this); }
+Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tarn::sum(*this, dims, keepdim); }
+Tensor Tensor::mean() const { return tarn::mean(*this); }
+Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
+  return tarn::mean(*this, dims, keepdim);
+}
+Tensor Tensor::argmax(int64_t dim) const { return tarn::argmax(*this, dim); }
+
+}  // namespace tarn

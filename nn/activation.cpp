@@ -1,0 +1,22 @@
+// activation.cpp - dropout.
+#include "tarn/nn/activation.h"
+
+#include "tarn/autograd/functions_random.h"
+
+namespace tarn::nn {
+
+Dropout::Dropout(Module* parent, std::string name, const Options& options)
+    : Module(parent, std::move(name)), options_(options) {
+  TARN_CHECK_AS(ValueError, options.p >= 0 && options.p <= 1, "Dropout: p must be in [0, 1]; got ",
+                options.p);
+}
+
+Tensor Dropout::forward(const Tensor& x) {
+  return tarn::dropout(x, options_.p, training());
+}
+
+std::string Dropout::details() const {
+  return tarn::detail::concat("p=", options_.p);
+}
+
+}  // namespace tarn::nn

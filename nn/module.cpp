@@ -1,0 +1,287 @@
+// module.cpp - registration, traversal, modes, hooks, printing.
+#include "tarn/nn/module.h"
+
+#include <cstdlib>
+#include <ostream>
+#include <typeinfo>
+#include <unordered_set>
+
+#include <cxxabi.h>
+
+#include "tarn/autograd/grad_mode.h"
+
+namespace tarn::nn {
+namespace {
+
+/// Makes `x` hold what `value` holds while staying the same tensor to all who have a handle on it.
+void replace_data(Tensor& x, const Tensor& value) {
+  TensorImpl& to = *x.impl();
+  const TensorImpl& from = *value.impl();
+  to.storage = from.storage;
+  to.offset = from.offset;
+  to.strides = from.strides;
+  to.dtype = from.dtype;
+  to.update_layout();
+}
+
+/// Converts x and its gradient by f, in place.
+template <class F>
+void convert(Tensor& x, F&& f) {
+  const NoGradGuard no_grad;
+  const Tensor grad = x.grad();
+  const Tensor value = f(x.detach());
+  if (value.is_same(x)) return;
+  replace_data(x, value);
+  if (grad.defined()) x.set_grad(f(grad));
+}
+
+}  // namespace
+
+Parameter::Parameter(Module* owner, std::string name, Tensor value) : Tensor(std::move(value)) {
+  if (defined()) set_requires_grad();
+  owner->check_new(name);
+  owner->parameters_.emplace_back(std::move(name), this);
+}
+
+Buffer::Buffer(Module* owner, std::string name, Tensor value, BufferKind kind)
+    : Tensor(std::move(value)) {
+  owner->check_new(name);
+  owner->buffers_.push_back({std::move(name), this, kind});
+}
+
+Module::Module(Module* parent, std::string name) {
+  if (parent) parent->add_child(std::move(name), *this);
+}
+
+void Module::check_new(const std::string& name) const {
+  bool taken = false;
+  for (const auto& [other, parameter] : parameters_) taken = taken || other == name;
+  for (const NamedBuffer& b : buffers_) taken = taken || b.name == name;
+  for (const auto& [other, child] : children_) taken = taken || other == name;
+  TARN_CHECK_AS(ValueError, !taken, "Module: two members are named '", name, "'");
+  TARN_CHECK_AS(ValueError, !name.empty() && name.find('.') == std::string::npos,
+                "Module: a member's name must not be empty or hold a dot; got '", name, "'");
+}
+
+void Module::add_child(std::string name, Module& child) {
+  check_new(name);
+  children_.emplace_back(std::move(name), &child);
+}
+
+template <class F>
+void Module::walk(const std::string& prefix, F&& f) const {
+  f(prefix, *this);
+  for (const auto& [name, child] : children_) child->walk(prefix + name + ".", f);
+}
+
+Tensor Module::forward(const Tensor&) {
+  tarn::detail::fail<UnsupportedError>(kind(), ": has no forward of one tensor");
+}
+
+Tensor Module::operator()(const Tensor& x) {
+  if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
+  Tensor in = x;
+  for (size_t i = 0; i < pre_hooks_.size(); ++i) {  // by index: a hook may add or remove hooks
+    if (Tensor changed = pre_hooks_[i].second(*this, in); changed.defined()) in = changed;
+  }
+  Tensor out = forward(in);
+  for (size_t i = 0; i < hooks_.size(); ++i) {
+    if (Tensor changed = hooks_[i].second(*this, in, out); changed.defined()) out = changed;
+  }
+  return out;
+}
+
+TensorDict Module::named_parameters() const {
+  TensorDict all;
+  std::unordered_set<const TensorImpl*> seen;
+  walk("", [&](const std::string& prefix, const Module& m) {
+    for (const auto& [name, p] : m.parameters_) {
+      if (p->defined() && seen.insert(p->impl().get()).second) all.add(prefix + name, *p);
+    }
+  });
+  return all;
+}
+
+std::vector<Tensor> Module::parameters() const {
+  std::vector<Tensor> all;
+  for (const auto& [name, tensor] : named_parameters()) all.push_back(tensor);
+  return all;
+}
+
+TensorDict Module::named_buffers() const {
+  TensorDict all;
+  walk("", [&](const std::string& prefix, const Module& m) {
+    for (const NamedBuffer& b : m.buffers_) {
+      if (b.buffer->defined()) all.add(prefix + b.name, *b.buffer);
+    }
+  });
+  return all;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+  std::vector<std::pair<std::string, Module*>> all;
+  walk("", [&](const std::string& prefix, const Module& m) {
+    const std::string name = prefix.substr(0, prefix.empty() ? 0 : prefix.size() - 1);
+    all.emplace_back(name, const_cast<Module*>(&m));  // the tree below a mutable root is mutable
+  });
+  return all;
+}
+
+int64_t Module::num_parameters() const {
+  int64_t n = 0;
+  for (const Tensor& p : parameters()) n += p.numel();
+  return n;
+}
+
+TensorDict Module::state_dict() const {
+  TensorDict dict;
+  walk("", [&](const std::string& prefix, const Module& m) {
+    for (const auto& [name, p] : m.parameters_) {
+      if (p->defined()) dict.add(prefix + name, p->detach());
+    }
+    for (const NamedBuffer& b : m.buffers_) {
+      if (b.buffer->defined() && b.kind != BufferKind::kNotSaved) {
+        dict.add(prefix + b.name, b.buffer->detach());
+      }
+    }
+  });
+  return dict;
+}
+
+LoadReport Module::load_state_dict(const TensorDict& dict, bool strict) {
+  std::unordered_set<std::string> optional;
+  walk("", [&](const std::string& prefix, const Module& m) {
+    for (const NamedBuffer& b : m.buffers_) {
+      if (b.kind == BufferKind::kOptional) optional.insert(prefix + b.name);
+    }
+  });
+  const std::string wrapper = "module.";
+  bool wrapped = !dict.empty();
+  for (const auto& [name, tensor] : dict) wrapped = wrapped && name.rfind(wrapper, 0) == 0;
+  for (const auto& [name, child] : children_) wrapped = wrapped && name + "." != wrapper;
+  const std::string prefix = wrapped ? wrapper : "";
+
+  LoadReport report;
+  std::string shapes;
+  const TensorDict mine = state_dict();
+  for (const auto& [name, tensor] : mine) {
+    const Tensor* given = dict.find(prefix + name);
+    if (!given) {
+      if (!optional.count(name)) report.missing.push_back(name);
+    } else if (given->sizes() != tensor.sizes()) {
+      shapes += tarn::detail::concat(shapes.empty() ? "" : ", ", name, " is ", tensor.sizes(),
+                                     ", given ", given->sizes());
+    }
+  }
+  for (const auto& [name, tensor] : dict) {
+    const std::string bare = name.substr(prefix.size());
+    if (!mine.contains(bare)) report.unexpected.push_back(bare);
+  }
+  const auto joined = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
+    return text;
+  };
+  std::string wrong;
+  const auto complain = [&](const char* what, const std::string& list) {
+    if (!list.empty()) wrong += (wrong.empty() ? "" : "; ") + std::string(what) + list;
+  };
+  complain("other shapes: ", shapes);
+  if (strict) complain("missing: ", joined(report.missing));
+  if (strict) complain("unexpected: ", joined(report.unexpected));
+  TARN_CHECK_AS(ShapeError, shapes.empty(), "load_state_dict: ", kind(), ": ", wrong);
+  TARN_CHECK_AS(ValueError, wrong.empty(), "load_state_dict: ", kind(), ": ", wrong);
+
+  const NoGradGuard no_grad;
+  for (auto [name, tensor] : mine) {
+    if (const Tensor* given = dict.find(prefix + name)) tensor.copy_(*given);
+  }
+  return report;
+}
+
+Module& Module::train(bool on) {
+  training_ = on;
+  for (const auto& [name, child] : children_) child->train(on);
+  return *this;
+}
+
+void Module::each_tensor(const std::function<void(Tensor&)>& f) {
+  std::unordered_set<const TensorImpl*> seen;
+  walk("", [&](const std::string&, const Module& m) {
+    for (const auto& [name, p] : m.parameters_) {
+      if (p->defined() && seen.insert(p->impl().get()).second) f(*p);
+    }
+    for (const NamedBuffer& b : m.buffers_) {
+      if (b.buffer->defined()) f(*b.buffer);
+    }
+  });
+}
+
+Module& Module::to(DType dtype) {
+  TARN_CHECK_AS(DTypeError, is_floating(dtype), "Module::to: parameters must be floating; got ",
+                dtype);
+  each_tensor([&](Tensor& x) {
+    if (is_floating(x.dtype())) convert(x, [&](const Tensor& t) { return t.to(dtype); });
+  });
+  return *this;
+}
+
+Module& Module::to(Device device) {
+  each_tensor([&](Tensor& x) { convert(x, [&](const Tensor& t) { return t.to(device); }); });
+  return *this;
+}
+
+Module& Module::requires_grad_(bool on) {
+  for (Tensor& p : parameters()) p.set_requires_grad(on);
+  return *this;
+}
+
+void Module::zero_grad() {
+  for (Tensor& p : parameters()) p.zero_grad();
+}
+
+void Module::apply(const std::function<void(Module&)>& f) {
+  for (const auto& [name, child] : children_) child->apply(f);
+  f(*this);
+}
+
+int64_t Module::register_forward_pre_hook(std::function<Tensor(Module&, const Tensor&)> hook) {
+  pre_hooks_.emplace_back(next_hook_, std::move(hook));
+  return next_hook_++;
+}
+
+int64_t Module::register_forward_hook(
+    std::function<Tensor(Module&, const Tensor&, const Tensor&)> hook) {
+  hooks_.emplace_back(next_hook_, std::move(hook));
+  return next_hook_++;
+}
+
+void Module::remove_hook(int64_t id) {
+  std::erase_if(pre_hooks_, [&](const auto& h) { return h.first == id; });
+  std::erase_if(hooks_, [&](const auto& h) { return h.first == id; });
+}
+
+std::string Module::kind() const {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), std::free);
+  std::string full = status == 0 ? name.get() : typeid(*this).name();
+  full = full.substr(0, full.find('<'));
+  const size_t colon = full.rfind("::");
+  return colon == std::string::npos ? full : full.substr(colon + 2);
+}
+
+std::ostream& operator<<(std::ostream& out, Module& module) {
+  for (const auto& [name, m] : module.named_modules()) {
+    size_t depth = name.empty() ? 0 : 1;
+    for (char c : name) depth += c == '.';
+    const size_t dot = name.rfind('.');
+    const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
+    out << std::string(2 * depth, ' ') << last << (last.empty() ? "" : ": ") << m->kind();
+    if (!m->details().empty()) out << "(" << m->details() << ")";
+    out << "\n";
+  }
+  return out;
+}
+
+}  // namespace tarn::nn

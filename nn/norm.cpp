@@ -1,0 +1,102 @@
+// norm.cpp - normalisation layers.
+#include "tarn/nn/norm.h"
+
+#include "tarn/autograd/functions.h"
+#include "tarn/core/factory.h"
+
+namespace tarn::nn {
+namespace {
+
+Tensor ones_if(bool wanted, const Shape& sizes) {
+  return wanted ? ones(sizes) : Tensor();
+}
+Tensor zeros_if(bool wanted, const Shape& sizes) {
+  return wanted ? zeros(sizes) : Tensor();
+}
+
+const BatchNormOptions& checked(const BatchNormOptions& o) {
+  TARN_CHECK_AS(ValueError, o.features > 0, "BatchNorm: features must be positive; got ",
+                o.features);
+  return o;
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
+    : Module(parent, std::move(name)),
+      weight(this, "weight", ones_if(o.affine, {checked(o).features})),
+      bias(this, "bias", zeros_if(o.affine, {o.features})),
+      running_mean(this, "running_mean", zeros_if(o.track_running_stats, {o.features})),
+      running_var(this, "running_var", ones_if(o.track_running_stats, {o.features})),
+      // Missing from files written before PyTorch 0.4.1.
+      num_batches_tracked(this, "num_batches_tracked",
+                          o.track_running_stats ? zeros({}, {.dtype = DType::kI64}) : Tensor(),
+                          BufferKind::kOptional),
+      options_(o) {}
+
+Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
+  check(x);
+  const bool tracks = options_.track_running_stats;
+  double momentum = options_.momentum.value_or(0);
+  if (training() && tracks) {
+    if (num_batches_tracked.device().is_cpu()) {  // a whole operation per layer and step otherwise
+      ++*num_batches_tracked.data<int64_t>();
+      num_batches_tracked.bump_version();
+    } else {
+      num_batches_tracked.add_(ones_like(num_batches_tracked));
+    }
+    if (!options_.momentum) momentum = 1 / num_batches_tracked.item();
+  }
+  // Without running statistics evaluation normalises by the batch too.
+  return batch_norm_act(
+      x, residual, running_mean, running_var, weight, bias,
+      {.training = training() || !tracks, .momentum = momentum, .eps = options_.eps, .relu = relu});
+}
+
+std::string BatchNorm::details() const {
+  return std::to_string(options_.features);
+}
+
+void BatchNorm1d::check(const Tensor& x) const {
+  TARN_CHECK_AS(ShapeError, x.dim() == 2 || x.dim() == 3,
+                "BatchNorm1d: x must be [N, C] or [N, C, L]; got x=", x.describe());
+}
+
+void BatchNorm2d::check(const Tensor& x) const {
+  TARN_CHECK_AS(ShapeError, x.dim() == 4,
+                "BatchNorm2d: x must be [N, C, H, W]; got x=", x.describe());
+}
+
+LayerNorm::LayerNorm(Module* parent, std::string name, const Options& o)
+    : Module(parent, std::move(name)),
+      weight(this, "weight", ones_if(o.affine, o.shape)),
+      bias(this, "bias", zeros_if(o.affine && o.bias, o.shape)),
+      options_(o) {}
+
+Tensor LayerNorm::forward(const Tensor& x) {
+  return tarn::layer_norm(x, options_.shape, weight, bias, options_.eps);
+}
+
+std::string LayerNorm::details() const {
+  return tarn::detail::concat(options_.shape);
+}
+
+GroupNorm::GroupNorm(Module* parent, std::string name, const Options& o)
+    : Module(parent, std::move(name)),
+      weight(this, "weight", ones_if(o.affine, {o.channels})),
+      bias(this, "bias", zeros_if(o.affine, {o.channels})),
+      options_(o) {
+  TARN_CHECK_AS(ValueError, o.groups > 0 && o.channels > 0 && o.channels % o.groups == 0,
+                "GroupNorm: channels must be a multiple of groups; got groups=", o.groups,
+                ", channels=", o.channels);
+}
+
+Tensor GroupNorm::forward(const Tensor& x) {
+  return tarn::group_norm(x, options_.groups, weight, bias, options_.eps);
+}
+
+std::string GroupNorm::details() const {
+  return tarn::detail::concat(options_.groups, ", ", options_.channels);
+}
+
+}  // namespace tarn::nn
