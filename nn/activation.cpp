@@ -12,6 +12,7 @@ Dropout::Dropout(Module* parent, std::string name, const Options& options)
 }
 
 Tensor Dropout::forward(const Tensor& x) {
+  if (options_.p == 0) return x;
   return tarn::dropout(x, options_.p, training());
 }
 

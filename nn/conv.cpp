@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tarn/autograd/functions.h"
-#include "tarn/core/factory.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -46,8 +45,8 @@ std::string pair(Size2 s) {
 
 Conv2d::Conv2d(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", empty(weight_sizes(o))),
-      bias(this, "bias", o.bias ? empty({o.out}) : Tensor()),
+      weight(this, "weight", parameter_memory(weight_sizes(o))),
+      bias(this, "bias", o.bias ? parameter_memory({o.out}) : Tensor()),
       options_(o) {
   initialise(weight, bias);
 }
@@ -76,8 +75,8 @@ std::string Conv2d::details() const {
 
 Conv1d::Conv1d(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", empty(weight_sizes(o))),
-      bias(this, "bias", o.bias ? empty({o.out}) : Tensor()),
+      weight(this, "weight", parameter_memory(weight_sizes(o))),
+      bias(this, "bias", o.bias ? parameter_memory({o.out}) : Tensor()),
       options_(o) {
   initialise(weight, bias);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tarn/autograd/functions.h"
-#include "tarn/core/factory.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -18,8 +17,8 @@ const LinearOptions& checked(const LinearOptions& o) {
 
 Linear::Linear(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", empty({checked(o).out, o.in})),
-      bias(this, "bias", o.bias ? empty({o.out}) : Tensor()) {
+      weight(this, "weight", parameter_memory({checked(o).out, o.in})),
+      bias(this, "bias", o.bias ? parameter_memory({o.out}) : Tensor()) {
   init::kaiming_uniform_(weight, {.slope = std::sqrt(5.0)});
   const double bound = 1 / std::sqrt(static_cast<double>(o.in));
   if (o.bias) init::uniform_(bias, -bound, bound);
@@ -36,7 +35,7 @@ std::string Linear::details() const {
 
 Embedding::Embedding(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", empty({o.count, o.size})),
+      weight(this, "weight", parameter_memory({o.count, o.size})),
       padding_(o.padding) {
   TARN_CHECK_AS(ValueError, o.padding >= -1 && o.padding < o.count,
                 "Embedding: padding must be a row or -1; got padding=", o.padding,

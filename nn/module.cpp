@@ -9,6 +9,8 @@
 #include <cxxabi.h>
 
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/core/allocator.h"
+#include "tarn/core/factory.h"
 
 namespace tarn::nn {
 namespace {
@@ -28,6 +30,7 @@ void replace_data(Tensor& x, const Tensor& value) {
 template <class F>
 void convert(Tensor& x, F&& f) {
   const NoGradGuard no_grad;
+  const MemoryTagGuard tag(MemoryTag::kParameters);
   const Tensor grad = x.grad();
   const Tensor value = f(x.detach());
   if (value.is_same(x)) return;
@@ -36,6 +39,11 @@ void convert(Tensor& x, F&& f) {
 }
 
 }  // namespace
+
+Tensor parameter_memory(const Shape& sizes) {
+  const MemoryTagGuard tag(MemoryTag::kParameters);
+  return empty(sizes);
+}
 
 Parameter::Parameter(Module* owner, std::string name, Tensor value) : Tensor(std::move(value)) {
   if (defined()) set_requires_grad();

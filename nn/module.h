@@ -29,6 +29,9 @@ namespace tarn::nn {
 
 class Module;
 
+/// Uninitialised f32 memory for a parameter or buffer: memory reports list it as such.
+Tensor parameter_memory(const Shape& sizes);
+
 /// A tensor that training changes: a member of a module, and itself the tensor. Made from an
 /// undefined tensor it stands for "none" (a layer without bias) and is passed over everywhere.
 class Parameter : public Tensor {

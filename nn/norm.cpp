@@ -3,15 +3,17 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#include "tarn/nn/init.h"
 
 namespace tarn::nn {
 namespace {
 
-Tensor ones_if(bool wanted, const Shape& sizes) {
-  return wanted ? ones(sizes) : Tensor();
-}
-Tensor zeros_if(bool wanted, const Shape& sizes) {
-  return wanted ? zeros(sizes) : Tensor();
+/// Memory filled with `value`; none unless wanted.
+Tensor filled_if(bool wanted, const Shape& sizes, double value) {
+  if (!wanted) return {};
+  Tensor x = parameter_memory(sizes);
+  init::constant_(x, value);
+  return x;
 }
 
 const BatchNormOptions& checked(const BatchNormOptions& o) {
@@ -24,10 +26,10 @@ const BatchNormOptions& checked(const BatchNormOptions& o) {
 
 BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", ones_if(o.affine, {checked(o).features})),
-      bias(this, "bias", zeros_if(o.affine, {o.features})),
-      running_mean(this, "running_mean", zeros_if(o.track_running_stats, {o.features})),
-      running_var(this, "running_var", ones_if(o.track_running_stats, {o.features})),
+      weight(this, "weight", filled_if(o.affine, {checked(o).features}, 1)),
+      bias(this, "bias", filled_if(o.affine, {o.features}, 0)),
+      running_mean(this, "running_mean", filled_if(o.track_running_stats, {o.features}, 0)),
+      running_var(this, "running_var", filled_if(o.track_running_stats, {o.features}, 1)),
       // Missing from files written before PyTorch 0.4.1.
       num_batches_tracked(this, "num_batches_tracked",
                           o.track_running_stats ? zeros({}, {.dtype = DType::kI64}) : Tensor(),
@@ -69,8 +71,8 @@ void BatchNorm2d::check(const Tensor& x) const {
 
 LayerNorm::LayerNorm(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", ones_if(o.affine, o.shape)),
-      bias(this, "bias", zeros_if(o.affine && o.bias, o.shape)),
+      weight(this, "weight", filled_if(o.affine, o.shape, 1)),
+      bias(this, "bias", filled_if(o.affine && o.bias, o.shape, 0)),
       options_(o) {}
 
 Tensor LayerNorm::forward(const Tensor& x) {
@@ -83,8 +85,8 @@ std::string LayerNorm::details() const {
 
 GroupNorm::GroupNorm(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", ones_if(o.affine, {o.channels})),
-      bias(this, "bias", zeros_if(o.affine, {o.channels})),
+      weight(this, "weight", filled_if(o.affine, {o.channels}, 1)),
+      bias(this, "bias", filled_if(o.affine, {o.channels}, 0)),
       options_(o) {
   TARN_CHECK_AS(ValueError, o.groups > 0 && o.channels > 0 && o.channels % o.groups == 0,
                 "GroupNorm: channels must be a multiple of groups; got groups=", o.groups,

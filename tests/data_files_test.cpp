@@ -1,4 +1,6 @@
 // data_files_test.cpp - MNIST, CIFAR-10 and image folders from tiny made-up files.
+#include <cmath>
+
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -92,6 +94,24 @@ TEST(MnistTest, checks_that_pictures_and_labels_belong_together) {
   EXPECT_MESSAGE(FileError, load_mnist(folder.str(), true), "label 1 is 10; must be below 10");
   folder.write("train-images-idx3-ubyte", idx({2, 2}, "abcd"));
   EXPECT_MESSAGE(FileError, load_mnist(folder.str(), true), "must be [N, H, W]; got [2, 2]");
+}
+
+TEST(MnistTest, reads_the_published_fashion_mnist) {
+  if (!std::filesystem::exists(kFashionMnistFolder)) GTEST_SKIP() << "dataset-fashion-mnist absent";
+  const auto data = load_mnist(kFashionMnistFolder, true, kFashionMnistClasses);
+  ASSERT_EQ(data->size(), 60000);
+  std::string labels;
+  for (int64_t i = 0; i < 8; ++i) labels += static_cast<char>('0' + data->label(i));
+  EXPECT_EQ(labels, "90030272");
+  double sum = 0, squares = 0;
+  const uint8_t* pixels = data->pixels().data<uint8_t>();
+  for (int64_t i = 0; i < data->pixels().numel(); ++i) {
+    sum += pixels[i];
+    squares += pixels[i] * pixels[i];
+  }
+  const double n = static_cast<double>(data->pixels().numel()), mean = sum / n;
+  EXPECT_NEAR(mean / 255, 0.286041, 1e-6);
+  EXPECT_NEAR(std::sqrt(squares / n - mean * mean) / 255, 0.353024, 1e-6);
 }
 
 std::string cifar_record(char label, char red, char green, char blue) {
