@@ -88,8 +88,8 @@ std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0);
 // ---- padding and repeating
 enum class PadMode : uint8_t { kConstant, kReflect, kReplicate, kCircular };
 /// Padded by pads = {before, after of the last dim, before, after of the one before it, ...}.
-/// kConstant takes negative pads, which cut. kReflect does not repeat the border and needs pads
-/// below the size; kCircular needs pads up to the size.
+/// Negative pads cut. kReflect does not repeat the border and needs pads below the size; kCircular
+/// needs pads up to the size.
 Tensor pad(const Tensor& x, const Shape& pads, PadMode mode = PadMode::kConstant,
            const Scalar& value = 0);
 /// The whole repeated repeats[d] times along each dimension; repeats may have more entries than x

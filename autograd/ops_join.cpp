@@ -157,9 +157,9 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, const Scalar& value
                          : mode == PadMode::kCircular ? n
                          : n > 0                      ? std::max(before, after)
                                                       : 0;
-    TARN_CHECK_AS(ValueError, before >= 0 && after >= 0 && std::max(before, after) <= most,
-                  "pad: pads of this mode must be in [0, ", most, "] at dimension ", d,
-                  " of x=", x.describe(), "; got {", before, ", ", after, "}");
+    TARN_CHECK_AS(ValueError, std::max(before, after) <= most && n + before + after >= 0,
+                  "pad: pads of this mode must be at most ", most, " and leave something at ",
+                  "dimension ", d, " of x=", x.describe(), "; got {", before, ", ", after, "}");
     std::vector<int64_t> places;
     for (int64_t i = -before; i < n + after; ++i) places.push_back(shown(mode, i, n));
     const Shape count{static_cast<int64_t>(places.size())};

@@ -135,7 +135,9 @@ void scatter_write(ScatterOp mode, const char* op, const Tensor& x, int64_t dim,
 
 Tensor checked_index(const char* op, const Tensor& index, int64_t dim, int64_t size, bool wrap) {
   check_defined(op, "index", index);
-  TARN_CHECK_AS(DTypeError, index.dtype() == DType::kI64 || index.dtype() == DType::kI32, op,
+  // An empty list of indices may have any dtype, as in PyTorch.
+  const bool integral = index.dtype() == DType::kI64 || index.dtype() == DType::kI32;
+  TARN_CHECK_AS(DTypeError, integral || index.numel() == 0, op,
                 ": index must be i64 or i32; got index=", index.describe());
   const Tensor dense = contiguous(to(index, DType::kI64));
   const int64_t outside = find_out_of_range(dense, 0, size);

@@ -15,6 +15,7 @@ TEST(IndexTest, index_select_picks_along_any_dim_of_any_layout) {
                     20, 21, 22, 23, 12, 13, 14, 15, 20, 21, 22, 23}));
   EXPECT_EQ(values(index_select(x.transpose(0, 2), 0, ints({1}))), (Values{1, 13, 5, 17, 9, 21}));
   EXPECT_EQ(index_select(x, -1, ints({})).sizes(), (Shape{2, 3, 0}));
+  EXPECT_EQ(index_select(x, -1, zeros({0})).sizes(), (Shape{2, 3, 0}));
   EXPECT_EQ(index_select(zeros({2, 0}), 0, ints({1, 1, 1})).sizes(), (Shape{3, 0}));
   EXPECT_EQ(values(index_select(x, 0, tensor({1}, {.dtype = DType::kI32})))[0], 12);
   for (DType d : {DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kI32, DType::kU8}) {
@@ -232,6 +233,8 @@ TEST(IndexTest, pad_modes) {
   EXPECT_EQ(values(pad(x, {-1, 1})), (Values{2, 3, 0}));
   EXPECT_EQ(values(pad(x, {0, 0, 1, 0})), (Values{0, 0, 0, 1, 2, 3}));
   EXPECT_EQ(values(pad(x, {-3, 1}, PadMode::kConstant, 4)), (Values{4}));
+  EXPECT_EQ(values(pad(x, {-1, 1}, PadMode::kCircular)), (Values{2, 3, 1}));
+  EXPECT_EQ(values(pad(x, {1, -2}, PadMode::kReflect)), (Values{2, 1}));
   EXPECT_EQ(pad(zeros({0, 2}), {1, 1}).sizes(), (Shape{0, 4}));
 }
 
