@@ -148,6 +148,15 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, const Scalar& value
   TARN_CHECK_AS(ValueError, pads.dim() % 2 == 0 && pads.dim() / 2 <= x.dim(),
                 "pad: pads come in pairs {before, after} from the last dimension on; got ", pads,
                 " for x=", x.describe());
+  if (mode == PadMode::kCircular) {
+    // What is cut away does not come round again, as in PyTorch.
+    Shape cut = pads, grow = pads;
+    for (int i = 0; i < pads.dim(); ++i) {
+      cut[i] = std::min<int64_t>(pads[i], 0);
+      grow[i] = std::max<int64_t>(pads[i], 0);
+    }
+    if (!(grow == pads)) return pad(constant_pad(x, cut, 0), grow, mode);
+  }
   Tensor out = x;
   for (int k = 0; k < pads.dim() / 2; ++k) {
     const int d = x.dim() - 1 - k;
