@@ -100,6 +100,12 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                     output_padding_w < std::max(o.stride_w, o.dilation_w),
                 "conv_transpose2d: output padding must be smaller than stride or dilation; got [",
                 output_padding_h, ", ", output_padding_w, "]");
+  // An output padding of a stride or more is what further input of zeros would give.
+  const int64_t more_h = output_padding_h / o.stride_h, more_w = output_padding_w / o.stride_w;
+  if (more_h > 0 || more_w > 0) {
+    return conv_transpose2d(pad(x, {0, more_w, 0, more_h}), weight, bias, o,
+                            output_padding_h % o.stride_h, output_padding_w % o.stride_w);
+  }
   const auto out_size = [](int64_t in, int64_t stride, int64_t pad, int64_t dilation,
                            int64_t kernel, int64_t extra) {
     return (in - 1) * stride - 2 * pad + dilation * (kernel - 1) + extra + 1;

@@ -113,9 +113,10 @@ class Reducer {
 
   // Folds rows [begin, end) of n columns into wide[n].
   void fold_columns(const T* base, int64_t n, int64_t begin, int64_t end, Wide* wide) const {
+    for (int64_t c = 0; c < n; ++c) wide[c] = static_cast<Wide>(op_.init());
+    if (begin >= end) return;  // nothing to sum: a reduced dimension has size 0
     Lane acc[kTile];
     RowWalker<T> rows(base, plan_, begin);
-    for (int64_t c = 0; c < n; ++c) wide[c] = static_cast<Wide>(op_.init());
     for (int64_t r = begin; r < end;) {
       for (int64_t c = 0; c < n; ++c) acc[c] = op_.init();
       const int64_t stop = std::min(end, r + kFlush);
