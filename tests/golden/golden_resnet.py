@@ -1,4 +1,4 @@
-# golden_resnet.py - ten SGD steps of residual networks: losses, gradients, parameters, statistics.
+# golden_resnet.py - SGD steps of residual networks: losses, gradients, parameters, statistics.
 """resnet8_a.safetensors holds everything in full: the start ("start.<name>"), the batches ("x.<step>",
 "y.<step>"), all gradients of step 0 ("grad.<name>") and the end ("end.<name>"), whose values come from a
 float64 run and are stored in float32; "losses" [steps] and "grad_norms" [steps, parameters] in float64,
@@ -164,8 +164,8 @@ def write_run(path, make, steps, shape, lr, full=False):
 def write(out_dir):
     torch.set_num_threads(1)
     runs = [("resnet8_b", lambda: CifarResNet(1, "b"), 10, (8, 3, 16, 16), 0.1),
-            ("resnet18_cifar", lambda: torchvision_net("resnet18", "cifar"), 10, (8, 3, 16, 16), 0.002),
-            ("resnet50_imagenet", lambda: torchvision_net("resnet50", "imagenet"), 2, (4, 3, 64, 64), 1e-4)]
+            ("resnet18_cifar", lambda: torchvision_net("resnet18", "cifar"), 3, (4, 3, 12, 12), 0.002),
+            ("resnet50_imagenet", lambda: torchvision_net("resnet50", "imagenet"), 1, (2, 3, 48, 48), 1e-4)]
     write_run(out_dir / "resnet8_a.safetensors", lambda: CifarResNet(1, "a"), 10, (8, 3, 16, 16), 0.1, True)
     for name, make, steps, shape, lr in runs:
         write_run(out_dir / f"{name}.safetensors", make, steps, shape, lr)
