@@ -10,6 +10,7 @@
 #include "tarn/core/cpu/dnnl_conv.h"
 #include "tarn/core/cpu/half_buffer.h"
 #include "tarn/core/cpu/im2col_conv.h"
+#include "tarn/core/cpu/pointwise_conv.h"
 #include "tarn/core/cpu/winograd.h"
 
 namespace tarn::cpu {
@@ -58,6 +59,10 @@ void conv2d_forward(const Conv2dShape& s, DType dtype, const void* x, const void
                                         const_cast<void*>(w), bias, y)) {
     return;
   }
+  if (dtype == DType::kF32 && pointwise_applies(s)) {
+    pointwise_forward(s, dtype, x, w, bias, y);
+    return;
+  }
   if (dtype == DType::kF32) {
     im2col_forward(s, static_cast<const float*>(x), static_cast<const float*>(w),
                    static_cast<const float*>(bias), static_cast<float*>(y));
@@ -85,6 +90,10 @@ void conv2d_backward_data(const Conv2dShape& s, DType dtype, const void* gy, con
   if (dtype == DType::kF32 && use_winograd(s)) {
     winograd_backward_data(s, static_cast<const float*>(gy), static_cast<const float*>(w),
                            static_cast<float*>(gx));
+    return;
+  }
+  if (dtype == DType::kF32 && pointwise_applies(s)) {
+    pointwise_backward_data(s, dtype, gy, w, gx);
     return;
   }
   if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardData, s, dtype, gx, const_cast<void*>(w),
@@ -117,6 +126,10 @@ void conv2d_backward_weights(const Conv2dShape& s, DType dtype, const void* x, c
   if (dtype == DType::kF32 && use_winograd(s)) {
     winograd_backward_weights(s, static_cast<const float*>(x), static_cast<const float*>(gy),
                               static_cast<float*>(gw));
+    return;
+  }
+  if (dtype == DType::kF32 && pointwise_applies(s)) {
+    pointwise_backward_weights(s, dtype, x, gy, gw);
     return;
   }
   if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardWeights, s, dtype, const_cast<void*>(x),

@@ -24,11 +24,6 @@ struct Conv2dShape {
   int64_t weight_size() const { return k * (c / groups) * kh * kw; }
   /// Multiply-adds of the direct algorithm.
   int64_t macs() const { return output_size() * (c / groups) * kh * kw; }
-  /// A kernel of one pixel that touches every pixel once: a plain matrix product.
-  bool is_pointwise() const {
-    return kh == 1 && kw == 1 && stride_h == 1 && stride_w == 1 && pad_h == 0 && pad_w == 0 &&
-           groups == 1;
-  }
 
   bool operator==(const Conv2dShape&) const = default;
 };

@@ -17,8 +17,8 @@ namespace {
 
 using namespace winograd;
 
-int64_t kForwardTiles = 56;
-int64_t kUnsharedTiles = 64;
+constexpr int64_t kForwardTiles = 42;   // three register blocks; 42 and 64 channels fill 1.3 MiB
+constexpr int64_t kUnsharedTiles = 64;  // more tiles share the transformed filters
 
 constexpr int64_t kFilterBlock = buffer_size(kBlock);  // floats of one transformed 64 x 64 block
 
@@ -30,7 +30,7 @@ struct ForwardPlan {
 
   ForwardPlan(const Geometry& g, int64_t threads) {
     const int64_t tiles = g.tiles(), k_blocks = ceil_div(g.k, kBlock);
-    shared_filters = tiles > 2 * kUnsharedTiles;
+    shared_filters = tiles > kUnsharedTiles;
     tile_blocks = ceil_div(tiles, shared_filters ? kForwardTiles : kUnsharedTiles);
     // Few blocks: cut finer, that every thread gets its share of equal work.
     const int64_t items = tile_blocks * k_blocks;
@@ -104,7 +104,7 @@ void convolve(const Geometry& g, const FilterView& w, const float* x, const floa
   });
 }
 
-int64_t kGradientTiles = 56;
+constexpr int64_t kGradientTiles = 28;
 
 }  // namespace
 
@@ -143,7 +143,7 @@ void winograd_backward_weights(const Conv2dShape& s, const float* x, const float
     float* v = scratch_floats(ScratchSlot::kBlock, 2 * size + buffer_size(kBlock));
     float* u = v + size;
     float* m = u + size;
-    std::fill(m, m + buffer_size(kBlock), 0.0f);
+    if (end <= part * per_part) std::fill(m, m + buffer_size(kBlock), 0.0f);  // no tiles left
     for (int64_t first = part * per_part; first < end; first += per_block) {
       const int64_t count = std::min(per_block, end - first);
       input_block(g, x + c, first, count, ins, v, stride);
@@ -152,7 +152,8 @@ void winograd_backward_weights(const Conv2dShape& s, const float* x, const float
         for (int64_t o = 0; o < outs; o += kPanel) {
           panel_gemm<float, 1, kBlock>(ins, std::min(kPanel, outs - o), count, v + point * stride,
                                        {}, u + point * stride + o * count, kPanel,
-                                       m + point * point_stride(kBlock) + o, kBlock, true);
+                                       m + point * point_stride(kBlock) + o, kBlock,
+                                       first > part * per_part);
         }
       }
     }

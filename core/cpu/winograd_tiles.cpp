@@ -41,8 +41,7 @@ void input_block(const Geometry& g, const float* x, int64_t first, int64_t count
                            pixels);
     float* tile = out + t * kBlock;
     for_lanes(channels, [&](int64_t c, auto lanes) {
-      transform_2d<kPatch, kPatch>(
-          [](const v16* d, v16* v) TARN_LAMBDA_INLINE { input_points(d, v); },
+      input_points_2d(
           [&](int r, int s)
               TARN_LAMBDA_INLINE { return load_lanes(pixels[r * kPatch + s] + c, lanes); },
           [&](int i, int j, v16 v)

@@ -39,6 +39,43 @@ TARN_INLINE void input_points(const v16 d[6], v16 v[6]) {
   v[5] = kA2 * kB2 * d[1] + (d[5] - (kA2 + kB2) * d[3]);
 }
 
+/// B^T D B of a 6x6 patch, two rows of points at a time: twelve values stay in registers, where all
+/// 36 at once would go through the stack. load(r, s) gives samples, store(i, j, v) takes points.
+template <typename Load, typename Store>
+TARN_INLINE void input_points_2d(Load load, Store store) {
+  const auto finish = [&](const v16 first[6], int i, const v16 second[6], int k)
+                          TARN_LAMBDA_INLINE {
+                            v16 out[6];
+                            input_points(first, out);
+#pragma GCC unroll 6
+                            for (int j = 0; j < 6; ++j) store(i, j, out[j]);
+                            input_points(second, out);
+#pragma GCC unroll 6
+                            for (int j = 0; j < 6; ++j) store(k, j, out[j]);
+                          };
+  v16 first[6], second[6];
+#pragma GCC unroll 6
+  for (int s = 0; s < 6; ++s) {
+    const v16 even = load(4, s) - kB2 * load(2, s), odd = load(3, s) - kB2 * load(1, s);
+    first[s] = even + kA * odd;
+    second[s] = even - kA * odd;
+  }
+  finish(first, 1, second, 2);
+#pragma GCC unroll 6
+  for (int s = 0; s < 6; ++s) {
+    const v16 even = load(4, s) - kA2 * load(2, s), odd = load(3, s) - kA2 * load(1, s);
+    first[s] = even + kB * odd;
+    second[s] = even - kB * odd;
+  }
+  finish(first, 3, second, 4);
+#pragma GCC unroll 6
+  for (int s = 0; s < 6; ++s) {
+    first[s] = kA2 * kB2 * load(0, s) + (load(4, s) - (kA2 + kB2) * load(2, s));
+    second[s] = kA2 * kB2 * load(1, s) + (load(5, s) - (kA2 + kB2) * load(3, s));
+  }
+  finish(first, 0, second, 5);
+}
+
 /// G g: three taps to six points.
 TARN_INLINE void filter_points(const v16 g[3], v16 u[6]) {
   const v16 ea = kNa * g[0] + kNa * kA2 * g[2], oa = kNa * kA * g[1];
