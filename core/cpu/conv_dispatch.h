@@ -11,7 +11,7 @@
 namespace tarn::cpu {
 
 /// Whether Winograd is used where it is faster (default: yes, unless TARN_WINOGRAD=0 is set).
-/// Direct sums round a little less: relative errors of 0.5-1e-6 against 1-2.5e-6.
+/// Direct sums round a little less: relative errors of 0.5-1e-6 against 1-2.5e-6 at stride 1.
 bool winograd_enabled();
 void set_winograd_enabled(bool enabled);
 

@@ -1,12 +1,10 @@
 // winograd.cpp - the three passes of Winograd convolution over blocks that stay in the L2 cache.
 //
 // Forward, per block of tiles and of 64 output channels: for each 64 input channels, transform the
-// tiles, multiply the 36 points with the transformed filters, accumulate; then transform back.
+// tiles, multiply the points with the transformed filters, accumulate; then transform back.
 // Backward data is the same with rotated, transposed filters. Backward weights swaps the roles: the
-// 36 products are summed over tiles.
+// products are summed over tiles.
 #include "tarn/core/cpu/winograd.h"
-
-#include <vector>
 
 #include "tarn/core/cpu/scratch.h"
 #include "tarn/core/cpu/tasks.h"
@@ -17,25 +15,40 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kForwardTiles = 42;   // three register blocks; 42 and 64 channels fill 1.3 MiB
-constexpr int64_t kUnsharedTiles = 64;  // more tiles share the transformed filters
+constexpr int64_t kUnsharedTiles = 64;  // with more, all blocks share the transformed filters
+constexpr int64_t kFilterBlock = kFilters * point_stride(kBlock);  // floats of 64 x 64 channels
 
-constexpr int64_t kFilterBlock = buffer_size(kBlock);  // floats of one transformed 64 x 64 block
+/// A forward pass, or a backward-data pass seen as one: `ins` channels of `from` to `outs` channels
+/// of `to`.
+struct Pass {
+  const Scheme& scheme;
+  const Geometry& g;
+  TilesToPoints input;
+  PointsToTiles output;
+  FilterView w;
+  int64_t ins, outs;
+  const float* from;
+  const float* bias;
+  float* to;
 
-/// How the tiles of a forward pass are cut into blocks, and whether all filters are transformed
-/// beforehand or by each block for itself.
-struct ForwardPlan {
+  int64_t in_blocks() const { return ceil_div(ins, kBlock); }
+  int64_t out_blocks() const { return ceil_div(outs, kBlock); }
+};
+
+/// How the tiles of a pass are cut into blocks, and whether all filters are transformed beforehand
+/// or by each block for itself.
+struct BlockPlan {
   int64_t tile_blocks, tiles_per_block;
   bool shared_filters;
 
-  ForwardPlan(const Geometry& g, int64_t threads) {
-    const int64_t tiles = g.tiles(), k_blocks = ceil_div(g.k, kBlock);
+  explicit BlockPlan(const Pass& p) {
+    const int64_t tiles = p.g.tiles(), threads = task_threads();
     shared_filters = tiles > kUnsharedTiles;
-    tile_blocks = ceil_div(tiles, shared_filters ? kForwardTiles : kUnsharedTiles);
+    tile_blocks = ceil_div(tiles, shared_filters ? p.scheme.forward_tiles : kUnsharedTiles);
     // Few blocks: cut finer, that every thread gets its share of equal work.
-    const int64_t items = tile_blocks * k_blocks;
+    const int64_t items = tile_blocks * p.out_blocks();
     if (items < 4 * threads) {
-      const int64_t wanted = ceil_div(ceil_div(items, threads) * threads, k_blocks);
+      const int64_t wanted = ceil_div(ceil_div(items, threads) * threads, p.out_blocks());
       tile_blocks =
           std::clamp(wanted, tile_blocks, std::max(tile_blocks, ceil_div(tiles, kMaxRows)));
     }
@@ -44,132 +57,167 @@ struct ForwardPlan {
   }
 };
 
-/// m[36][tiles][64] (+)= v[36][tiles][64] * u[36][2][channels][32].
-void multiply_points(int64_t tiles, int64_t outs, int64_t ins, const float* v, const float* u,
-                     float* m, int64_t stride, bool accumulate) {
-  for (int64_t point = 0; point < kPoints; ++point) {
+/// The filters of one 64 x 64 block of channels, transformed.
+void transform_filters(const Pass& p, int64_t out_block, int64_t in_block, float* u) {
+  const int64_t out = out_block * kBlock, in = in_block * kBlock;
+  FilterView block = p.w;
+  block.data += out * p.w.out_stride + in * p.w.in_stride;
+  p.scheme.filters(block, std::min(kBlock, p.outs - out), std::min(kBlock, p.ins - in), u);
+}
+
+/// m[points][tiles][64] (+)= v[points][tiles][64] * u[filters][2][ins][32].
+void multiply_points(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t ins, const float* v,
+                     const float* u, float* m, int64_t stride, bool accumulate) {
+  for (int64_t point = 0; point < scheme.points; ++point) {
+    const float* filter = u + scheme.filter_of[point] * point_stride(kBlock);
     for (int64_t o = 0; o < outs; o += kPanel) {
       panel_gemm<float, kBlock, 1>(tiles, std::min(kPanel, outs - o), ins, v + point * stride, {},
-                                   u + point * point_stride(kBlock) + o * kBlock, kPanel,
-                                   m + point * stride + o, kBlock, accumulate);
+                                   filter + o * kBlock, kPanel, m + point * stride + o, kBlock,
+                                   accumulate);
     }
   }
 }
 
-/// Transformed filters of every 64 x 64 block: [k_blocks][c_blocks][kFilterBlock].
-void transform_filters(const Geometry& g, const FilterView& w, float* u) {
-  const int64_t k_blocks = ceil_div(g.k, kBlock), c_blocks = ceil_div(g.c, kBlock);
-  parallel_tasks(k_blocks * c_blocks, [&](int64_t item) {
-    const int64_t k = item / c_blocks * kBlock, c = item % c_blocks * kBlock;
-    FilterView block = w;
-    block.data += k * w.out_stride + c * w.in_stride;
-    filter_block(block, std::min(kBlock, g.k - k), std::min(kBlock, g.c - c),
-                 u + item * kFilterBlock);
-  });
-}
-
-void convolve(const Geometry& g, const FilterView& w, const float* x, const float* bias, float* y) {
-  if (g.tiles() == 0) return;
-  const ForwardPlan plan(g, task_threads());
-  const int64_t k_blocks = ceil_div(g.k, kBlock), c_blocks = ceil_div(g.c, kBlock);
+void run(const Pass& p) {
+  if (p.g.tiles() == 0) return;
+  const BlockPlan plan(p);
+  const int64_t in_blocks = p.in_blocks();
   float* filters = nullptr;
   if (plan.shared_filters) {
-    filters = scratch_floats(ScratchSlot::kShared, k_blocks * c_blocks * kFilterBlock);
-    transform_filters(g, w, filters);
+    const int64_t count = p.out_blocks() * in_blocks;
+    filters = scratch_floats(ScratchSlot::kShared, count * kFilterBlock);
+    parallel_tasks(count, [&](int64_t i) {
+      transform_filters(p, i / in_blocks, i % in_blocks, filters + i * kFilterBlock);
+    });
   }
-  const int64_t tiles = g.tiles(), size = buffer_size(plan.tiles_per_block);
-  const int64_t stride = point_stride(plan.tiles_per_block);
-  parallel_tasks(k_blocks * plan.tile_blocks, [&](int64_t item) {
-    const int64_t k_block = item / plan.tile_blocks;
-    const int64_t k = k_block * kBlock, outs = std::min(kBlock, g.k - k);
+  const int64_t tiles = p.g.tiles(), stride = point_stride(plan.tiles_per_block);
+  const int64_t size = p.scheme.points * stride;
+  parallel_tasks(p.out_blocks() * plan.tile_blocks, [&](int64_t item) {
+    const int64_t out_block = item / plan.tile_blocks;
+    const int64_t out = out_block * kBlock, outs = std::min(kBlock, p.outs - out);
     const int64_t first = item % plan.tile_blocks * plan.tiles_per_block;
     const int64_t count = std::min(plan.tiles_per_block, tiles - first);
     float* v = scratch_floats(ScratchSlot::kBlock, 2 * size + kFilterBlock);
     float* m = v + size;
-    for (int64_t c = 0; c < g.c; c += kBlock) {
-      const int64_t ins = std::min(kBlock, g.c - c);
-      const float* u;
+    float* own_filters = m + size;
+    for (int64_t b = 0; b < in_blocks; ++b) {
+      const int64_t in = b * kBlock, ins = std::min(kBlock, p.ins - in);
+      const float* u = own_filters;
       if (plan.shared_filters) {
-        u = filters + (k_block * c_blocks + c / kBlock) * kFilterBlock;
+        u = filters + (out_block * in_blocks + b) * kFilterBlock;
       } else {
-        FilterView block = w;
-        block.data += k * w.out_stride + c * w.in_stride;
-        filter_block(block, outs, ins, m + size);
-        u = m + size;
+        transform_filters(p, out_block, b, own_filters);
       }
-      input_block(g, x + c, first, count, ins, v, stride);
-      multiply_points(count, outs, ins, v, u, m, stride, c > 0);
+      p.input(p.g, p.from + in, first, count, ins, v, stride);
+      multiply_points(p.scheme, count, outs, ins, v, u, m, stride, b > 0);
     }
-    output_block(g, m, stride, first, count, outs, bias != nullptr ? bias + k : nullptr, y + k);
+    p.output(p.g, m, stride, first, count, outs, p.bias != nullptr ? p.bias + out : nullptr,
+             p.to + out);
   });
 }
 
-constexpr int64_t kGradientTiles = 28;
+/// m[filters][ins][64] (+)= v[points][tiles][64]^T * u[points][2][tiles][32]; points that share a
+/// filter add up. `fresh`: m holds nothing yet.
+void multiply_gradients(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t ins,
+                        const float* v, const float* u, int64_t stride, float* m, bool fresh) {
+  bool written[kFilters] = {};
+  for (int64_t point = 0; point < scheme.points; ++point) {
+    const int64_t filter = scheme.filter_of[point];
+    for (int64_t o = 0; o < outs; o += kPanel) {
+      panel_gemm<float, 1, kBlock>(ins, std::min(kPanel, outs - o), tiles, v + point * stride, {},
+                                   u + point * stride + o * tiles, kPanel,
+                                   m + filter * point_stride(kBlock) + o, kBlock,
+                                   !fresh || written[filter]);
+    }
+    written[filter] = true;
+  }
+}
+
+/// out = the sum of `parts` arrays of `count` floats, in their order.
+void sum_parts(const float* partial, int64_t parts, int64_t count, float* out) {
+  constexpr int64_t kChunk = 4096;
+  parallel_tasks(ceil_div(count, kChunk), [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunk, end = std::min(count, begin + kChunk);
+    std::copy(partial + begin, partial + end, out + begin);
+    for (int64_t part = 1; part < parts; ++part) {
+      for (int64_t i = begin; i < end; ++i) out[i] += partial[part * count + i];
+    }
+  });
+}
+
+const Scheme& scheme_of(const Conv2dShape& s) {
+  return s.stride_h == 1 ? kUnitScheme : kStridedScheme;
+}
 
 }  // namespace
 
 bool winograd_applies(const Conv2dShape& s) {
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dil_h == 1 &&
-         s.dil_w == 1 && s.groups == 1 && s.pad_h <= 2 && s.pad_w <= 2 && s.c >= 16 && s.k >= 16 &&
-         s.oh() > 0 && s.ow() > 0;
+  const bool unit = s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2;
+  const bool strided = s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1;
+  return s.kh == 3 && s.kw == 3 && (unit || strided) && s.dil_h == 1 && s.dil_w == 1 &&
+         s.groups == 1 && s.c >= 16 && s.k >= 16 && s.oh() > 0 && s.ow() > 0;
 }
 
 void winograd_forward(const Conv2dShape& s, const float* x, const float* w, const float* bias,
                       float* y) {
-  convolve(Geometry(s), FilterView{w, s.c * 9, 9, false}, x, bias, y);
+  const Scheme& scheme = scheme_of(s);
+  const Geometry g(s);
+  run({scheme, g, scheme.input, scheme.output, {w, s.c * 9, 9, false}, s.c, s.k, x, bias, y});
 }
 
 void winograd_backward_data(const Conv2dShape& s, const float* gy, const float* w, float* gx) {
-  convolve(Geometry(s).transposed(), FilterView{w, 9, s.c * 9, true}, gy, nullptr, gx);
+  const Scheme& scheme = scheme_of(s);
+  Geometry g(s);
+  if (s.stride_h == 1) {  // a convolution of gy with padding 2 - p
+    Conv2dShape t = s;
+    t.c = s.k, t.h = s.oh(), t.w = s.ow(), t.k = s.c;
+    t.pad_h = 2 - s.pad_h, t.pad_w = 2 - s.pad_w;
+    g = Geometry(t);
+  }
+  run({scheme,
+       g,
+       scheme.data_input,
+       scheme.data_output,
+       {w, 9, s.c * 9, true},
+       s.k,
+       s.c,
+       gy,
+       nullptr,
+       gx});
 }
 
 void winograd_backward_weights(const Conv2dShape& s, const float* x, const float* gy, float* gw) {
+  const Scheme& scheme = scheme_of(s);
   const Geometry g(s);
-  const int64_t tiles = g.tiles();
-  const int64_t k_blocks = ceil_div(g.k, kBlock), c_blocks = ceil_div(g.c, kBlock);
+  const int64_t tiles = g.tiles(), c_blocks = ceil_div(g.c, kBlock);
+  const int64_t pairs = ceil_div(g.k, kBlock) * c_blocks;
   // The parts of the sum over tiles depend on the shape alone, so its bits do not depend on
   // threads.
-  const int64_t parts =
-      std::clamp<int64_t>(16 / (k_blocks * c_blocks), 1, std::max<int64_t>(1, tiles / 128));
+  const int64_t parts = std::clamp<int64_t>(16 / pairs, 1, std::max<int64_t>(1, tiles / 128));
   const int64_t per_part = ceil_div(std::max<int64_t>(tiles, 1), parts);
   const int64_t weights = s.weight_size();
   float* partial = parts > 1 ? scratch_floats(ScratchSlot::kShared, parts * weights) : gw;
-  const int64_t per_block = std::min(kGradientTiles, per_part);
-  const int64_t size = buffer_size(per_block), stride = point_stride(per_block);
-  parallel_tasks(k_blocks * c_blocks * parts, [&](int64_t item) {
+  const int64_t per_block = std::min(scheme.gradient_tiles, per_part);
+  const int64_t stride = point_stride(per_block), size = scheme.points * stride;
+  parallel_tasks(pairs * parts, [&](int64_t item) {
     const int64_t k = item / parts / c_blocks * kBlock, outs = std::min(kBlock, g.k - k);
     const int64_t c = item / parts % c_blocks * kBlock, ins = std::min(kBlock, g.c - c);
-    const int64_t part = item % parts, end = std::min(tiles, (part + 1) * per_part);
-    float* v = scratch_floats(ScratchSlot::kBlock, 2 * size + buffer_size(kBlock));
+    const int64_t part = item % parts, begin = part * per_part;
+    const int64_t end = std::min(tiles, begin + per_part);
+    float* v = scratch_floats(ScratchSlot::kBlock, 2 * size + kFilterBlock);
     float* u = v + size;
     float* m = u + size;
-    if (end <= part * per_part) std::fill(m, m + buffer_size(kBlock), 0.0f);  // no tiles left
-    for (int64_t first = part * per_part; first < end; first += per_block) {
+    if (end <= begin) std::fill(m, m + kFilterBlock, 0.0f);
+    for (int64_t first = begin; first < end; first += per_block) {
       const int64_t count = std::min(per_block, end - first);
-      input_block(g, x + c, first, count, ins, v, stride);
-      gradient_block(g, gy + k, first, count, outs, u, stride);
-      for (int64_t point = 0; point < kPoints; ++point) {
-        for (int64_t o = 0; o < outs; o += kPanel) {
-          panel_gemm<float, 1, kBlock>(ins, std::min(kPanel, outs - o), count, v + point * stride,
-                                       {}, u + point * stride + o * count, kPanel,
-                                       m + point * point_stride(kBlock) + o, kBlock,
-                                       first > part * per_part);
-        }
-      }
+      scheme.input(g, x + c, first, count, ins, v, stride);
+      scheme.gradient(g, gy + k, first, count, outs, u, stride);
+      multiply_gradients(scheme, count, outs, ins, v, u, stride, m, first == begin);
     }
-    filter_gradient_block(m, point_stride(kBlock), outs, ins,
-                          partial + part * weights + (k * g.c + c) * 9, g.c * 9);
+    scheme.filter_gradient(m, point_stride(kBlock), outs, ins,
+                           partial + part * weights + (k * g.c + c) * 9, g.c * 9);
   });
-  if (parts == 1) return;
-  constexpr int64_t kChunk = 4096;
-  parallel_tasks(ceil_div(weights, kChunk), [&](int64_t chunk) {
-    const int64_t end = std::min(weights, (chunk + 1) * kChunk);
-    for (int64_t i = chunk * kChunk; i < end; ++i) {
-      float sum = partial[i];
-      for (int64_t part = 1; part < parts; ++part) sum += partial[part * weights + i];
-      gw[i] = sum;
-    }
-  });
+  if (parts > 1) sum_parts(partial, parts, weights, gw);
 }
 
 }  // namespace tarn::cpu

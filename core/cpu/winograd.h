@@ -1,16 +1,17 @@
-// winograd.h - 3x3 stride-1 convolutions in fp32 by Winograd F(4x4, 3x3), on NHWC activations.
+// winograd.h - 3x3 convolutions in fp32 by Winograd's minimal filtering, on NHWC activations.
 //
-// A quarter of the multiplications of the direct sum at a relative error near 1e-6. All three
-// passes give the same bits at any thread count. Temporary memory: under 3 MiB per thread, plus the
-// transformed filters (4x the weights) where many tiles share them.
+// Stride 1 takes a quarter of the multiplications of the direct sum at a relative error near 1e-6;
+// stride 2 takes 56 % of them at the error of the direct sum. All three passes give the same bits
+// at any thread count. Temporary memory: under 3 MiB per thread, plus the transformed filters (4x
+// the weights) where many tiles share them.
 #pragma once
 
 #include "tarn/core/cpu/conv_shape.h"
 
 namespace tarn::cpu {
 
-/// Whether the three functions below take this shape: 3x3 kernel, stride 1, dilation 1, padding
-/// 0..2, one group, at least 16 input and output channels.
+/// Whether the three functions below take this shape: 3x3 kernel, dilation 1, one group, at least
+/// 16 input and output channels, and stride 1 with padding 0..2 or stride 2 with padding 1.
 bool winograd_applies(const Conv2dShape& s);
 
 /// y[N, OH, OW, K] = conv(x[N, H, W, C], w[K, C, 3, 3]) + bias[K] (bias may be null).

@@ -1,36 +1,13 @@
-// winograd_tiles.cpp - the transforms of Winograd tiles, vectorised over channels.
+// winograd_tiles.cpp - the transforms of stride-1 tiles, vectorised over channels.
 #include "tarn/core/cpu/winograd_tiles.h"
+
+#include "tarn/core/cpu/winograd_filters.h"
 
 namespace tarn::cpu::winograd {
 namespace {
 
-/// Runs f(channel, lanes) over groups of 16 channels, the last one possibly narrower.
-template <typename F>
-TARN_INLINE void for_lanes(int64_t channels, F f) {
-  int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) f(c, std::integral_constant<int64_t, kLanes>{});
-  if (c < channels) f(c, channels - c);
-}
-
-template <typename Lanes>
-TARN_INLINE v16 load_lanes(const float* p, Lanes lanes) {
-  if constexpr (std::is_same_v<Lanes, int64_t>) {
-    return load16_partial(p, lanes);
-  } else {
-    return load16(p);
-  }
-}
-
-template <typename Lanes>
-TARN_INLINE void store_lanes(float* p, v16 v, Lanes lanes) {
-  if constexpr (std::is_same_v<Lanes, int64_t>) {
-    store16_partial(p, v, lanes);
-  } else {
-    store16(p, v);
-  }
-}
-
-}  // namespace
+constexpr int64_t kPatch = 6;    // inputs per side of a tile
+constexpr int64_t kPoints = 36;  // kPatch * kPatch
 
 void input_block(const Geometry& g, const float* x, int64_t first, int64_t count, int64_t channels,
                  float* out, int64_t stride) {
@@ -89,80 +66,28 @@ void output_block(const Geometry& g, const float* m, int64_t stride, int64_t fir
 }
 
 void filter_block(const FilterView& w, int64_t outs, int64_t ins, float* u) {
-  constexpr int64_t kTaps = 9;
-  constexpr int64_t kStride = point_stride(kBlock);
-  alignas(64) float taps[kLanes * kTaps * kLanes];  // [in][tap][out]
-  for (int64_t o = 0; o < outs; o += kLanes) {
-    const int64_t on = std::min(kLanes, outs - o);
-    for (int64_t i = 0; i < ins; i += kLanes) {
-      const int64_t in = std::min(kLanes, ins - i);
-      const float* from = w.data + o * w.out_stride + i * w.in_stride;
-      if (on < kLanes) std::fill(taps, taps + kLanes * kTaps * kLanes, 0.0f);
-      if (w.in_stride == kTaps && on == kLanes && in == kLanes) {
-        for (int64_t b = 0; b < kTaps; ++b) {
-          v16 r[kLanes];
-          for (int64_t q = 0; q < kLanes; ++q) r[q] = load16(from + q * w.out_stride + b * kLanes);
-          transpose16(r);
-          for (int64_t q = 0; q < kLanes; ++q) store16(taps + (b * kLanes + q) * kLanes, r[q]);
-        }
-      } else {
-        for (int64_t q = 0; q < in; ++q) {
-          for (int64_t p = 0; p < on; ++p) {
-            for (int64_t s = 0; s < kTaps; ++s) {
-              taps[(q * kTaps + s) * kLanes + p] = from[p * w.out_stride + q * w.in_stride + s];
-            }
-          }
-        }
-      }
-      float* panel = u + o / kPanel * (kBlock * kPanel) + o % kPanel + i * kPanel;
-      for (int64_t q = 0; q < in; ++q) {
-        const float* t = taps + q * kTaps * kLanes;
-        transform_2d<3, kPatch>([](const v16* d, v16* v)
-                                    TARN_LAMBDA_INLINE { filter_points(d, v); },
-                                [&](int r, int s) TARN_LAMBDA_INLINE {
-                                  const int tap = r * 3 + s;
-                                  return load16(t + (w.rotated ? 8 - tap : tap) * kLanes);
-                                },
-                                [&](int a, int b, v16 v) TARN_LAMBDA_INLINE {
-                                  store16(panel + (a * kPatch + b) * kStride + q * kPanel, v);
-                                });
-      }
-    }
-  }
+  filters_to_points([](const v16* g, v16* v) TARN_LAMBDA_INLINE { filter_points(g, v); }, w, outs,
+                    ins, u);
 }
 
 void filter_gradient_block(const float* m, int64_t stride, int64_t outs, int64_t ins, float* gw,
                            int64_t out_stride) {
-  constexpr int64_t kTaps = 9;
-  alignas(64) float taps[kLanes * kTaps * kLanes];  // [in][tap][out]
-  for (int64_t o = 0; o < outs; o += kLanes) {
-    const int64_t on = std::min(kLanes, outs - o);
-    for (int64_t i = 0; i < ins; i += kLanes) {
-      const int64_t in = std::min(kLanes, ins - i);
-      for (int64_t q = 0; q < in; ++q) {
-        const float* point = m + (i + q) * kBlock + o;
-        float* t = taps + q * kTaps * kLanes;
-        transform_2d<kPatch, 3>(
-            [](const v16* d, v16* v) TARN_LAMBDA_INLINE { filter_taps(d, v); },
-            [&](int r, int s)
-                TARN_LAMBDA_INLINE { return load16(point + (r * kPatch + s) * stride); },
-            [&](int a, int b, v16 v) TARN_LAMBDA_INLINE { store16(t + (a * 3 + b) * kLanes, v); });
-      }
-      float* to = gw + o * out_stride + i * kTaps;
-      if (on == kLanes && in == kLanes) {
-        for (int64_t b = 0; b < kTaps; ++b) {
-          v16 r[kLanes];
-          for (int64_t q = 0; q < kLanes; ++q) r[q] = load16(taps + (b * kLanes + q) * kLanes);
-          transpose16(r);
-          for (int64_t q = 0; q < kLanes; ++q) store16(to + q * out_stride + b * kLanes, r[q]);
-        }
-      } else {
-        for (int64_t p = 0; p < on; ++p) {
-          for (int64_t q = 0; q < in * kTaps; ++q) to[p * out_stride + q] = taps[q * kLanes + p];
-        }
-      }
-    }
-  }
+  points_to_filters([](const v16* p, v16* v) TARN_LAMBDA_INLINE { filter_taps(p, v); }, m, stride,
+                    outs, ins, gw, out_stride);
 }
+
+constexpr auto kOwnFilter = [] {
+  std::array<uint8_t, kPoints> of{};
+  for (size_t i = 0; i < of.size(); ++i) of[i] = static_cast<uint8_t>(i);
+  return of;
+}();
+
+}  // namespace
+
+// Three and two register blocks of tiles: with 64 channels the working set is some 1.3 MiB.
+const Scheme kUnitScheme = {kPoints,      kOwnFilter.data(),    42,
+                            28,           input_block,          gradient_block,
+                            output_block, input_block,          output_block,
+                            filter_block, filter_gradient_block};
 
 }  // namespace tarn::cpu::winograd

@@ -1,12 +1,14 @@
 // winograd_tiles.h - cutting NHWC images into Winograd tiles and putting them back together.
 //
-// A tile is 4x4 outputs and the 6x6 inputs under them; tiles are numbered through all images. Block
-// buffers hold 36 points x tiles x 64 channels, so that a block's working set stays in the L2
-// cache.
+// A tile is 4x4 pixels of the output's image and the pixels of the input under them; tiles are
+// numbered through all images. Block buffers hold points x tiles x 64 channels, so that a block's
+// working set stays in the L2 cache. A Scheme says how tiles become points; there is one for stride
+// 1 (36 points, winograd_tiles.cpp) and one for stride 2 (81 points, winograd_strided.cpp).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "tarn/core/cpu/conv_shape.h"
 #include "tarn/core/cpu/micro_gemm.h"
@@ -14,10 +16,10 @@
 
 namespace tarn::cpu::winograd {
 
-constexpr int64_t kTile = 4;     // outputs per side
-constexpr int64_t kPatch = 6;    // inputs per side
-constexpr int64_t kPoints = 36;  // kPatch * kPatch
-constexpr int64_t kBlock = 64;   // channels of a block buffer, at most
+constexpr int64_t kTile = 4;        // pixels of the output's image per side
+constexpr int64_t kFilterSide = 6;  // points of a filter per side, in both schemes
+constexpr int64_t kFilters = kFilterSide * kFilterSide;
+constexpr int64_t kBlock = 64;  // channels of a block buffer, at most
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -27,13 +29,10 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
 constexpr int64_t point_stride(int64_t rows) {
   return rows * kBlock + kLanes;
 }
-constexpr int64_t buffer_size(int64_t rows) {
-  return kPoints * point_stride(rows);
-}
 
-/// The stride-1 3x3 convolution that maps [n, h, w, c] to [n, oh, ow, k].
+/// Maps images [n, h, w, c] to [n, oh, ow, k], cut into tiles_h x tiles_w tiles each.
 struct Geometry {
-  int64_t n, h, w, c, oh, ow, k, pad_h, pad_w;
+  int64_t n, h, w, c, oh, ow, k, pad_h, pad_w, tiles_h, tiles_w;
 
   explicit Geometry(const Conv2dShape& s)
       : n(s.n),
@@ -44,40 +43,29 @@ struct Geometry {
         ow(s.ow()),
         k(s.k),
         pad_h(s.pad_h),
-        pad_w(s.pad_w) {}
+        pad_w(s.pad_w),
+        tiles_h(ceil_div(oh, kTile)),
+        tiles_w(ceil_div(ow, kTile)) {}
 
-  /// The convolution that computes the input's gradient from the output's.
-  Geometry transposed() const {
-    Geometry t = *this;
-    std::swap(t.h, t.oh);
-    std::swap(t.w, t.ow);
-    std::swap(t.c, t.k);
-    t.pad_h = 2 - pad_h;
-    t.pad_w = 2 - pad_w;
-    return t;
-  }
-  int64_t tiles_h() const { return ceil_div(oh, kTile); }
-  int64_t tiles_w() const { return ceil_div(ow, kTile); }
-  int64_t tiles() const { return n * tiles_h() * tiles_w(); }
+  int64_t tiles() const { return n * tiles_h * tiles_w; }
 };
 
-/// Walks over tiles: image and position of the tile's first output.
+/// Walks over tiles: image and position of the tile's first pixel.
 struct TileCursor {
   const Geometry& g;
   int64_t image, y, x;
 
-  TileCursor(const Geometry& geometry, int64_t tile) : g(geometry) {
-    const int64_t tw = g.tiles_w(), th = g.tiles_h();
-    image = tile / (tw * th);
-    y = tile / tw % th * kTile;
-    x = tile % tw * kTile;
-  }
+  TileCursor(const Geometry& geometry, int64_t tile)
+      : g(geometry),
+        image(tile / (g.tiles_w * g.tiles_h)),
+        y(tile / g.tiles_w % g.tiles_h * kTile),
+        x(tile % g.tiles_w * kTile) {}
   void next() {
     x += kTile;
-    if (x < g.ow) return;
+    if (x < g.tiles_w * kTile) return;
     x = 0;
     y += kTile;
-    if (y < g.oh) return;
+    if (y < g.tiles_h * kTile) return;
     y = 0;
     ++image;
   }
@@ -101,20 +89,41 @@ TARN_INLINE void patch_pointers(Float* base, int64_t height, int64_t width, int6
   }
 }
 
-/// Channels [0, channels) of `count` tiles from `first` to points:
-/// out[36][count][64], points `stride` floats apart. `x` already points to the block's first
-/// channel.
-void input_block(const Geometry& g, const float* x, int64_t first, int64_t count, int64_t channels,
-                 float* out, int64_t stride);
+/// Runs f(channel, lanes) over groups of 16 channels; lanes is a constant 16, or the rest.
+template <typename F>
+TARN_INLINE void for_lanes(int64_t channels, F f) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) f(c, std::integral_constant<int64_t, kLanes>{});
+  if (c < channels) f(c, channels - c);
+}
 
-/// The same for tiles of the output's gradient, packed as panels: out[36][2][count][32].
-void gradient_block(const Geometry& g, const float* gy, int64_t first, int64_t count,
-                    int64_t channels, float* out, int64_t stride);
+template <typename Lanes>
+TARN_INLINE v16 load_lanes(const float* p, Lanes lanes) {
+  if constexpr (std::is_same_v<Lanes, int64_t>) {
+    return load16_partial(p, lanes);
+  } else {
+    return load16(p);
+  }
+}
 
-/// Points m[36][count][64] to outputs y (plus bias if any). `y` and `bias` point to the block's
+template <typename Lanes>
+TARN_INLINE void store_lanes(float* p, v16 v, Lanes lanes) {
+  if constexpr (std::is_same_v<Lanes, int64_t>) {
+    store16_partial(p, v, lanes);
+  } else {
+    store16(p, v);
+  }
+}
+
+/// Channels [0, channels) of `count` tiles from `first` to points, `stride` floats apart. `image`
+/// points to the block's first channel.
+using TilesToPoints = void (*)(const Geometry& g, const float* image, int64_t first, int64_t count,
+                               int64_t channels, float* points, int64_t stride);
+/// Points [..][count][64] to pixels (plus bias if any); `bias` and `image` point to the block's
 /// first channel.
-void output_block(const Geometry& g, const float* m, int64_t stride, int64_t first, int64_t count,
-                  int64_t channels, const float* bias, float* y);
+using PointsToTiles = void (*)(const Geometry& g, const float* points, int64_t stride,
+                               int64_t first, int64_t count, int64_t channels, const float* bias,
+                               float* image);
 
 /// Where a filter tap lies: weights are read as w[out * out_stride + in * in_stride + tap], with
 /// tap = 8 - tap when rotated by 180 degrees (backward data).
@@ -126,10 +135,28 @@ struct FilterView {
 
 /// Filters of `outs` x `ins` channels (at most 64 each), packed as panels:
 /// u[36][2][ins][32], points point_stride(kBlock) apart, panels kBlock * kPanel apart.
-void filter_block(const FilterView& w, int64_t outs, int64_t ins, float* u);
-
+using FiltersToPoints = void (*)(const FilterView& w, int64_t outs, int64_t ins, float* u);
 /// Points m[36][ins][64 outs] to filter gradients gw[out * out_stride + in * 9 + tap], written.
-void filter_gradient_block(const float* m, int64_t stride, int64_t outs, int64_t ins, float* gw,
-                           int64_t out_stride);
+using PointsToFilters = void (*)(const float* m, int64_t stride, int64_t outs, int64_t ins,
+                                 float* gw, int64_t out_stride);
+
+/// How one kind of convolution becomes products at points.
+struct Scheme {
+  int64_t points;                         // of a tile
+  const uint8_t* filter_of;               // which of the 36 filter points multiplies each point
+  int64_t forward_tiles, gradient_tiles;  // tiles of a block
+  TilesToPoints input;                    // x[count][64] per point
+  TilesToPoints gradient;                 // gy, packed as panels [2][count][32] per point
+  PointsToTiles output;                   // y
+  TilesToPoints data_input;               // gy, for the gradient of x
+  PointsToTiles data_output;              // gx
+  FiltersToPoints filters;
+  PointsToFilters filter_gradient;
+};
+
+/// F(4x4, 3x3) for stride 1.
+extern const Scheme kUnitScheme;
+/// F(4x4, 3x3) of the two phases of a stride-2 convolution with padding 1.
+extern const Scheme kStridedScheme;
 
 }  // namespace tarn::cpu::winograd

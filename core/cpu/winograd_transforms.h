@@ -47,28 +47,28 @@ TARN_INLINE void input_points_2d(Load load, Store store) {
                           TARN_LAMBDA_INLINE {
                             v16 out[6];
                             input_points(first, out);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
                             for (int j = 0; j < 6; ++j) store(i, j, out[j]);
                             input_points(second, out);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
                             for (int j = 0; j < 6; ++j) store(k, j, out[j]);
                           };
   v16 first[6], second[6];
-#pragma GCC unroll 6
+#pragma GCC unroll 9
   for (int s = 0; s < 6; ++s) {
     const v16 even = load(4, s) - kB2 * load(2, s), odd = load(3, s) - kB2 * load(1, s);
     first[s] = even + kA * odd;
     second[s] = even - kA * odd;
   }
   finish(first, 1, second, 2);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
   for (int s = 0; s < 6; ++s) {
     const v16 even = load(4, s) - kA2 * load(2, s), odd = load(3, s) - kA2 * load(1, s);
     first[s] = even + kB * odd;
     second[s] = even - kB * odd;
   }
   finish(first, 3, second, 4);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
   for (int s = 0; s < 6; ++s) {
     first[s] = kA2 * kB2 * load(0, s) + (load(4, s) - (kA2 + kB2) * load(2, s));
     second[s] = kA2 * kB2 * load(1, s) + (load(5, s) - (kA2 + kB2) * load(3, s));
@@ -124,20 +124,20 @@ TARN_INLINE void filter_taps(const v16 m[6], v16 w[3]) {
 template <int kIn, int kOut, typename Transform, typename Load, typename Store>
 TARN_INLINE void transform_2d(Transform transform, Load load, Store store) {
   v16 half[kOut][kIn];
-#pragma GCC unroll 6
+#pragma GCC unroll 9
   for (int s = 0; s < kIn; ++s) {
     v16 in[kIn], out[kOut];
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (int r = 0; r < kIn; ++r) in[r] = load(r, s);
     transform(in, out);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (int i = 0; i < kOut; ++i) half[i][s] = out[i];
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 9
   for (int i = 0; i < kOut; ++i) {
     v16 out[kOut];
     transform(half[i], out);
-#pragma GCC unroll 6
+#pragma GCC unroll 9
     for (int j = 0; j < kOut; ++j) store(i, j, out[j]);
   }
 }
