@@ -181,6 +181,35 @@ TEST(NpzTest, round_trips_compressed_archives) {
   EXPECT_MESSAGE(ValueError, save_npz(folder / "b.npz", {{"u", Tensor()}}), "'u' is undefined");
 }
 
+TEST(NpzTest, reads_sizes_from_the_zip64_field) {
+  std::string bytes = kStored;
+  const size_t entry = bytes.find("PK\1\2"), name = entry + 46, end = bytes.find("PK\5\6");
+  const std::string sizes = bytes.substr(entry + 20, 4);  // packed = unpacked, below 2^32
+  bytes.replace(entry + 20, 8, std::string(8, '\xff'));
+  bytes[entry + 30] = 20;  // extra field: id 1, 16 bytes, unpacked and packed size
+  std::string extra("\1\0\x10\0", 4);
+  for (int i = 0; i < 2; ++i) extra += sizes + std::string(4, '\0');
+  bytes[end + 12] = static_cast<char>(bytes[end + 12] + 20);  // bytes of the directory
+  bytes.insert(name + 5, extra);
+  const TempFolder folder;
+  EXPECT_EQ(load_npz(folder.write("a.npz", bytes))["w"].to_vector<int>(),
+            (std::vector<int>{0, 1, 2}));
+  bytes[entry + 30 + 0] = 20;
+  bytes[name + 5 + 2] = 8;  // room for one number only
+  EXPECT_MESSAGE(FileError, load_npz(folder.write("b.npz", bytes)), "short zip64 field");
+}
+
+TEST(NpzTest, holds_more_members_than_16_bits_count) {
+  const TempFolder folder;
+  const Tensor one = tensor({7}, {.dtype = DType::kU8});
+  TensorDict many;
+  for (int i = 0; i < 65536; ++i) many.add(std::to_string(i), one);
+  save_npz(folder / "a.npz", many);
+  const TensorDict back = load_npz(folder / "a.npz");
+  ASSERT_EQ(back.size(), 65536u);
+  EXPECT_EQ(back["65535"].item<int>(), 7);
+}
+
 TEST(NpzTest, refuses_an_archive_cut_at_any_length) {
   const TempFolder folder;
   for (size_t n = 0; n < kStored.size(); ++n) {

@@ -69,6 +69,8 @@ TEST(DatasetTest, batches_pictures_in_channels_last) {
   EXPECT_MESSAGE(ShapeError, data.batch(std::vector<int64_t>{0, 1, 2}, {}),
                  "pictures of one batch must have one size");
   EXPECT_MESSAGE(ShapeError, MemoryImages(zeros({1}), {}, {}), "must be [N, H, W, C] u8");
+  EXPECT_MESSAGE(ShapeError, MemoryImages(zeros({2, 1, 1, 1}, {.dtype = DType::kU8}), {0}, {}),
+                 "one label per picture; got 2 pictures, 1 labels");
 }
 
 TEST(SamplerTest, permutes_anew_each_epoch_and_repeatably) {
