@@ -13,6 +13,7 @@
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/plan.h"
 #include "tarn/core/profiler.h"
 #include "tarn/core/raw_elementwise.h"
 
@@ -163,7 +164,8 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
     if (!slot.defined()) {
       slot = std::move(grad);
     } else if (options_.create_graph || slot.impl()->use_count() > 1 ||
-               slot.storage()->use_count() > 1 || slot.dtype() != grad.dtype()) {
+               slot.storage()->use_count() > 1 || slot.dtype() != grad.dtype() ||
+               overlaps_itself(slot)) {
       slot = add(slot, grad);
     } else {
       raw::add_(slot, grad);
@@ -175,7 +177,8 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 void Engine::apply_hooks(Node* node, std::span<Tensor> grads) {
   const NodeExtras* extras = node->extras_if_any();
   if (!extras) return;
-  for (const NodeExtras::Hook& hook : extras->hooks) {
+  const std::vector<NodeExtras::Hook> hooks = extras->hooks;  // a hook may remove itself
+  for (const NodeExtras::Hook& hook : hooks) {
     Tensor& grad = grads[hook.output];
     if (!grad.defined()) continue;
     const Tensor replaced = hook.call(grad);
@@ -218,7 +221,8 @@ void Engine::run_node(Node* node) {
     if (__builtin_expect(anomaly_enabled(), 0)) check_anomaly(*node, inputs);
   }
   for (Tensor& g : grads) g = Tensor();
-  if (!options_.retain_graph && !options_.create_graph) node->release_saved();
+  // What was pruned may still be wanted by another pass.
+  if (leads_on && !options_.retain_graph && !options_.create_graph) node->release_saved();
   const std::span<Edge> edges = node->edges();
   TARN_ASSERT(inputs.size() == 0 || inputs.size() == static_cast<int>(edges.size()));
   for (size_t i = 0; i < edges.size(); ++i) {

@@ -109,19 +109,19 @@ Tensor clamp_min(const Tensor& x, double min);
 Tensor clamp_max(const Tensor& x, double max);
 
 // ---- functions of one tensor without parameters. y = name(x).
-#define TARN_PLAIN_UNARY(X)                                                                       \
-  X(Neg, neg)                                                                                     \
-  X(Abs, abs) X(Sign, sign) X(Square, square) X(Sqrt, sqrt) X(Rsqrt, rsqrt) X(                    \
-      Reciprocal, reciprocal) X(Exp, exp) X(Exp2, exp2) X(Expm1, expm1) X(Log, log) X(Log2, log2) \
-      X(Log10, log10) X(Log1p, log1p) X(Sin, sin) X(Cos, cos) X(Tan, tan) X(Asin, asin)           \
-          X(Acos, acos) X(Atan, atan) X(Sinh, sinh) X(Cosh, cosh) X(Tanh, tanh) X(Asinh, asinh)   \
-              X(Acosh, acosh) X(Atanh, atanh) X(Erf, erf) X(Erfc, erfc) X(Sigmoid, sigmoid)       \
-                  X(LogSigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu)           \
-                      X(Silu, silu) X(Mish, mish) X(Softsign, softsign) X(Tanhshrink, tanhshrink) \
-                          X(Hardsigmoid, hardsigmoid) X(Hardswish, hardswish) X(Floor, floor)     \
-                              X(Ceil, ceil) X(Round, round) X(Trunc, trunc) X(Frac, frac)         \
-                                  X(LogicalNot, logical_not) X(BitwiseNot, bitwise_not)           \
-                                      X(IsNan, isnan) X(IsInf, isinf) X(IsFinite, isfinite)
+// clang-format off
+#define TARN_PLAIN_UNARY(X) \
+  X(Neg, neg) X(Abs, abs) X(Sign, sign) X(Square, square) X(Sqrt, sqrt) X(Rsqrt, rsqrt) \
+  X(Reciprocal, reciprocal) X(Exp, exp) X(Exp2, exp2) X(Expm1, expm1) X(Log, log) \
+  X(Log2, log2) X(Log10, log10) X(Log1p, log1p) X(Sin, sin) X(Cos, cos) X(Tan, tan) \
+  X(Asin, asin) X(Acos, acos) X(Atan, atan) X(Sinh, sinh) X(Cosh, cosh) X(Tanh, tanh) \
+  X(Asinh, asinh) X(Acosh, acosh) X(Atanh, atanh) X(Erf, erf) X(Erfc, erfc) \
+  X(Sigmoid, sigmoid) X(LogSigmoid, logsigmoid) X(Relu, relu) X(Relu6, relu6) X(Selu, selu) \
+  X(Silu, silu) X(Mish, mish) X(Softsign, softsign) X(Tanhshrink, tanhshrink) \
+  X(Hardsigmoid, hardsigmoid) X(Hardswish, hardswish) X(Floor, floor) X(Ceil, ceil) \
+  X(Round, round) X(Trunc, trunc) X(Frac, frac) X(LogicalNot, logical_not) \
+  X(BitwiseNot, bitwise_not) X(IsNan, isnan) X(IsInf, isinf) X(IsFinite, isfinite)
+// clang-format on
 #define TARN_X(Enumerator, name) Tensor name(const Tensor& x);
 TARN_PLAIN_UNARY(TARN_X)
 #undef TARN_X

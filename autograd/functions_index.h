@@ -4,7 +4,9 @@
 // -1 is the last. An index outside its range throws IndexError that names it, its position and the
 // range. Where one place is written twice the later value in row-major order wins, and where sums
 // meet they are made in that order: results are the same in every run and at any thread count.
-// Each operation is differentiable, twice as well, in everything but the indices.
+// Each operation is differentiable, twice as well, in everything but the indices. (A value that was
+// overwritten by a later one still gets the gradient of the place, as in PyTorch: for exact
+// gradients write each place once.)
 #pragma once
 
 #include <span>

@@ -36,7 +36,7 @@ Tensor& normal_(Tensor& x, double mean = 0, double stddev = 1, Generator* genera
 Tensor& bernoulli_(Tensor& x, double p = 0.5, Generator* generator = nullptr);
 
 /// Zeroes each element with probability p and divides the others by 1 - p; x itself when not
-/// training. Saves no mask: backward draws it again.
+/// training. Saves no mask: backward draws it again. Draws follow memory where x is channels_last.
 /// Source: Srivastava et al. 2014, "Dropout".
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true,
                Generator* generator = nullptr);

@@ -3,9 +3,11 @@
 
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/functions_shape.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/plan.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
 
@@ -84,9 +86,9 @@ bool same_layout(const Tensor& a, const Tensor& b) {
 // The gradient as the leaf will own it: the very tensor if nobody else holds it, else a copy in the
 // leaf's layout.
 Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
-  if (keep_history) return grad;
+  if (keep_history) return clone(grad);  // the caller's tensor may be the gradient of more leaves
   const bool sole = grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1;
-  if (sole && same_layout(leaf, grad)) return raw::alias(grad);
+  if (sole && same_layout(leaf, grad) && !overlaps_itself(grad)) return raw::alias(grad);
   const MemoryTagGuard tag(MemoryTag::kGradients);
   Tensor own = empty_like(leaf);
   raw::copy_(own, grad);
@@ -111,7 +113,8 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   } else {
     raw::add_(meta.grad, grad);
   }
-  for (const auto& [id, hook] : meta.post_hooks) hook(leaf);
+  const auto hooks = meta.post_hooks;  // a hook may remove itself
+  for (const auto& [id, hook] : hooks) hook(leaf);
   return {};
 }
 

@@ -1,32 +1,22 @@
-// ops_elementwise.cpp - elementwise operations and their gradients.
+// ops_elementwise.cpp - arithmetic and functions of one tensor, and their gradients.
 #include <cmath>
 #include <limits>
 
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/operand.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
+
+using detail::one;
+using detail::Operand;
+using detail::two;
+
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-// The gradient of one operand: back to the sizes it had before broadcasting.
-Tensor reduced(const Tensor& grad, const Shape& sizes) {
-  return grad.sizes() == sizes ? grad : sum_to_size(grad, sizes);
-}
-// ... and to the dtype it had before promotion.
-Tensor reduced(const Tensor& grad, const Shape& sizes, DType dtype) {
-  return reduced(grad.dtype() == dtype ? grad : grad.to(dtype), sizes);
-}
-
-struct Operand {
-  Shape sizes;
-  DType dtype;
-  explicit Operand(const Tensor& x) : sizes(x.sizes()), dtype(x.dtype()) {}
-  Tensor reduce(const Tensor& grad) const { return reduced(grad, sizes, dtype); }
-};
 
 Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {}) {
   const OpScope scope(name);
@@ -46,18 +36,6 @@ Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {
       return record(name, out, {x}, save(none), backward);
   }
   return out;
-}
-
-// A scalar in the words of Scalars.
-Scalars one(double v) {
-  Scalars s;
-  s.v[0] = v;
-  return s;
-}
-Scalars two(double a, double b) {
-  Scalars s = one(a);
-  s.v[1] = b;
-  return s;
 }
 
 }  // namespace
@@ -127,8 +105,20 @@ Tensor clamp_max(const Tensor& x, double max) {
   return clamp(x, -kInf, max);
 }
 
+namespace {
+// alpha * b, in b's dtype while that is integer.
+Tensor scaled(const char* op, const Tensor& a, const Tensor& b, double alpha) {
+  if (is_floating(b.dtype())) return mul(b, alpha);
+  TARN_CHECK_AS(ValueError, is_floating(a.dtype()) || alpha == std::trunc(alpha), op,
+                ": alpha must be a whole number for integer tensors; got ", alpha);
+  return alpha == std::trunc(alpha) ? mul(b, static_cast<int64_t>(alpha)) : mul(b, alpha);
+}
+}  // namespace
+
 Tensor add(const Tensor& a, const Tensor& b, double alpha) {
-  if (alpha != 1) return add(a, mul(b, alpha));
+  raw::check_defined("add", "a", a);
+  raw::check_defined("add", "b", b);
+  if (alpha != 1) return add(a, scaled("add", a, b, alpha));
   const OpScope scope("add");
   Tensor out = raw::add(a, b);
   if (!will_record(a, b)) return out;
@@ -139,7 +129,9 @@ Tensor add(const Tensor& a, const Tensor& b, double alpha) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
-  if (alpha != 1) return sub(a, mul(b, alpha));
+  raw::check_defined("sub", "a", a);
+  raw::check_defined("sub", "b", b);
+  if (alpha != 1) return sub(a, scaled("sub", a, b, alpha));
   const OpScope scope("sub");
   Tensor out = raw::sub(a, b);
   if (!will_record(a, b)) return out;
@@ -179,8 +171,15 @@ Tensor with_scalar(UnaryOp op, const char* name, const Tensor& x, const Scalar& 
   const DType dtype = value.result_dtype(x.dtype());
   return unary(op, name, dtype == x.dtype() ? x : x.to(dtype), one(value.to_double()));
 }
-bool exact_in_double(const Scalar& s) {
-  return s.is_floating() || static_cast<int64_t>(s.to_double()) == s.to_int64();
+// A functor's number is a double, cut to the dtype's range; integers wrap instead.
+bool fits_functor(const Scalar& s, const Tensor& x) {
+  const DType dtype = s.result_dtype(x.dtype());
+  if (s.is_floating() || is_floating(dtype)) return true;
+  const int64_t v = s.to_int64();
+  constexpr int64_t kExact = int64_t{1} << 53;
+  return dtype == DType::kI64   ? v >= -kExact && v <= kExact
+         : dtype == DType::kI32 ? v == static_cast<int32_t>(v)
+                                : v >= 0 && v <= 255;
 }
 Tensor as_tensor(const Scalar& s, const Tensor& like) {
   return scalar_tensor(s, {.dtype = s.result_dtype(like.dtype()), .device = like.device()});
@@ -188,27 +187,32 @@ Tensor as_tensor(const Scalar& s, const Tensor& like) {
 }  // namespace
 
 Tensor add(const Tensor& a, const Scalar& b) {
-  if (!exact_in_double(b)) return add(a, as_tensor(b, a));
+  raw::check_defined("add", "a", a);
+  if (!fits_functor(b, a)) return add(a, as_tensor(b, a));
   return with_scalar(UnaryOp::kAddScalar, "add", a, b);
 }
 Tensor sub(const Tensor& a, const Scalar& b) {
-  if (!exact_in_double(b)) return sub(a, as_tensor(b, a));
-  if (b.is_floating()) return add(a, Scalar(-b.to_double()));
-  return add(a, Scalar(-b.to_int64()));
+  raw::check_defined("sub", "a", a);
+  if (!is_floating(b.result_dtype(a.dtype()))) return sub(a, as_tensor(b, a));
+  return add(a, Scalar(-b.to_double()));
 }
 Tensor rsub(const Tensor& a, const Scalar& b) {
+  raw::check_defined("rsub", "a", a);
   return add(neg(a), b);
 }
 Tensor mul(const Tensor& a, const Scalar& b) {
-  if (!exact_in_double(b)) return mul(a, as_tensor(b, a));
+  raw::check_defined("mul", "a", a);
+  if (!fits_functor(b, a)) return mul(a, as_tensor(b, a));
   return with_scalar(UnaryOp::kMulScalar, "mul", a, b);
 }
 Tensor div(const Tensor& a, const Scalar& b) {
+  raw::check_defined("div", "a", a);
   // Division, not multiplication by the inverse: the last bit is PyTorch's and the caller's.
   const DType dtype = is_floating(a.dtype()) ? a.dtype() : DType::kF32;
   return div(a, scalar_tensor(b, {.dtype = dtype, .device = a.device()}));
 }
 Tensor operator/(const Scalar& a, const Tensor& b) {
+  raw::check_defined("div", "b", b);
   const DType dtype = is_floating(b.dtype()) ? b.dtype() : DType::kF32;
   return div(scalar_tensor(a, {.dtype = dtype, .device = b.device()}), b);
 }
@@ -216,6 +220,8 @@ Tensor operator/(const Scalar& a, const Tensor& b) {
 // Steps and remainders. floor_divide and trunc_divide are constant almost everywhere.
 namespace {
 void check_divisor(const char* op, const Tensor& a, const Tensor& b) {
+  raw::check_defined(op, "a", a);
+  raw::check_defined(op, "b", b);
   if (is_floating(a.dtype()) || is_floating(b.dtype())) return;
   const OpScope scope(op);
   bool zero = false;
@@ -273,9 +279,11 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
       });
 }
 Tensor pow(const Tensor& base, const Scalar& exponent) {
+  raw::check_defined("pow", "base", base);
   const double p = exponent.to_double();
-  if (p == 2) return square(base);
-  if (p == 1) return base.clone();
+  const bool keeps_dtype = exponent.result_dtype(base.dtype()) == base.dtype();
+  if (keeps_dtype && p == 2) return square(base);
+  if (keeps_dtype && p == 1) return base.clone();
   if (!is_floating(base.dtype()) && !exponent.is_floating()) {
     TARN_CHECK_AS(ValueError, p >= 0,
                   "pow: integers to negative integer powers leave the integers; ", "got exponent ",
@@ -285,127 +293,11 @@ Tensor pow(const Tensor& base, const Scalar& exponent) {
   return with_scalar(UnaryOp::kPowScalar, "pow", base, exponent);
 }
 Tensor pow(const Scalar& base, const Tensor& exponent) {
+  raw::check_defined("pow", "exponent", exponent);
+  if (!is_floating(exponent.dtype()) && !base.is_floating()) {
+    return raw::pow(as_tensor(base, exponent), exponent);
+  }
   return with_scalar(UnaryOp::kRpowScalar, "pow", exponent, base);
-}
-
-namespace {
-// The larger (or smaller) takes the gradient; a tie is shared evenly.
-template <BinaryOp kWins>
-Tensor extremum(const char* name, const Tensor& a, const Tensor& b, Tensor out) {
-  return record(name, out, {a, b}, save(a, b),
-                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
-                  const Tensor x = s[0], y = s[1];
-                  const Tensor half = masked_fill(mul(g, 0.5), raw::ne(x, y), 0);
-                  const auto share = [&](const Tensor& mine, const Tensor& other) {
-                    return add(masked_fill(g, raw::logical_not(raw::binary(kWins, mine, other)), 0),
-                               half);
-                  };
-                  return Grads(w[0] ? oa.reduce(share(x, y)) : Tensor(),
-                               w[1] ? ob.reduce(share(y, x)) : Tensor());
-                });
-}
-}  // namespace
-
-Tensor maximum(const Tensor& a, const Tensor& b) {
-  return extremum<BinaryOp::kGt>("maximum", a, b, raw::maximum(a, b));
-}
-Tensor minimum(const Tensor& a, const Tensor& b) {
-  return extremum<BinaryOp::kLt>("minimum", a, b, raw::minimum(a, b));
-}
-
-Tensor atan2(const Tensor& y, const Tensor& x) {
-  Tensor out = raw::atan2(y, x);
-  return record("atan2", out, {y, x}, save(y, x),
-                [oy = Operand(y), ox = Operand(x)](const Saved& s, const Tensor& g, Wants w) {
-                  const Tensor scaled = div(g, add(square(s[0]), square(s[1])));
-                  return Grads(w[0] ? oy.reduce(mul(scaled, s[1])) : Tensor(),
-                               w[1] ? ox.reduce(neg(mul(scaled, s[0]))) : Tensor());
-                });
-}
-
-Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
-  // From the nearer end, so that weight 1 gives `end` exactly.
-  return weight < 0.5 ? add(start, mul(sub(end, start), weight))
-                      : sub(end, mul(sub(end, start), 1 - weight));
-}
-Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return add(x, mul(mul(a, b), value));
-}
-Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return add(x, mul(div(a, b), value));
-}
-
-#define TARN_X(Enumerator, name)                  \
-  Tensor name(const Tensor& a, const Tensor& b) { \
-    return raw::name(a, b);                       \
-  }                                               \
-  Tensor name(const Tensor& a, const Scalar& b) { \
-    return raw::name(a, b);                       \
-  }
-TARN_COMPARISONS(TARN_X)
-#undef TARN_X
-Tensor logical_and(const Tensor& a, const Tensor& b) {
-  return raw::logical_and(a, b);
-}
-Tensor logical_or(const Tensor& a, const Tensor& b) {
-  return raw::logical_or(a, b);
-}
-Tensor logical_xor(const Tensor& a, const Tensor& b) {
-  return raw::logical_xor(a, b);
-}
-Tensor bitwise_and(const Tensor& a, const Tensor& b) {
-  return raw::bitwise_and(a, b);
-}
-Tensor bitwise_or(const Tensor& a, const Tensor& b) {
-  return raw::bitwise_or(a, b);
-}
-Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
-  return raw::bitwise_xor(a, b);
-}
-
-bool equal(const Tensor& a, const Tensor& b) {
-  if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype()) return false;
-  if (a.numel() == 0) return true;
-  for (bool same : raw::eq(a, b).to_vector<bool>()) {
-    if (!same) return false;
-  }
-  return true;
-}
-
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
-  if (!(a.sizes() == b.sizes())) return false;
-  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (x[i] == y[i] || (equal_nan && std::isnan(x[i]) && std::isnan(y[i]))) continue;
-    if (!(std::abs(x[i] - y[i]) <= atol + rtol * std::abs(y[i])) || std::isinf(y[i])) return false;
-  }
-  return true;
-}
-
-Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
-  const OpScope scope("where");
-  Tensor out = raw::where(cond, a, b);
-  if (!will_record(a, b)) return out;
-  return record("where", out, {a, b}, save(cond),
-                [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
-                  const Tensor zero = scalar_tensor(0, {.dtype = g.dtype(), .device = g.device()});
-                  return Grads(w[0] ? oa.reduce(where(s[0], g, zero)) : Tensor(),
-                               w[1] ? ob.reduce(where(s[0], zero, g)) : Tensor());
-                });
-}
-
-Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
-  TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool,
-                "masked_fill: the mask must be bool; got ", mask.describe());
-  broadcast_shapes("masked_fill", x.sizes(), mask.sizes());
-  return where(mask, scalar_tensor(value, {.dtype = x.dtype(), .device = x.device()}), x);
-}
-
-Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
-  Tensor out = raw::sum_to_size(x, sizes);
-  return record(
-      "sum_to_size", out, {x}, save(),
-      [from = x.sizes()](const Saved&, const Tensor& g, Wants) { return Grads(g.expand(from)); });
 }
 
 }  // namespace tarn

@@ -134,13 +134,21 @@ Tensor to(const Tensor& x, Device device) {
       [from = x.device()](const Saved&, const Tensor& g, Wants) { return Grads(to(g, from)); });
 }
 
-void copy_(const Tensor& to, const Tensor& from) {
+Tensor before_write(const Tensor& x, const Tensor& other) {
+  if (!x.defined() || !other.defined() || !will_record(x, other)) return other;
+  return other.storage() == x.storage() ? clone(other) : other;
+}
+
+void copy_(const Tensor& to, const Tensor& source) {
+  const Tensor from = before_write(to, source);
   begin_inplace("copy_", to, from);
   raw::copy_(to, from);
-  record("copy_", to, {from}, save(),
+  // The old values of `to` count for nothing, but its history must go.
+  record("copy_", to, {to, from}, save(),
          [sizes = from.sizes(), dtype = from.dtype(), device = from.device()](
-             const Saved&, const Tensor& g, Wants) {
-           return Grads(sum_to_size(tarn::to(tarn::to(g, dtype), device), sizes));
+             const Saved&, const Tensor& g, Wants w) {
+           return Grads(w[0] ? zeros_like(g) : Tensor(),
+                        w[1] ? sum_to_size(tarn::to(tarn::to(g, dtype), device), sizes) : Tensor());
          });
 }
 

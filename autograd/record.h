@@ -193,4 +193,9 @@ void begin_inplace(const char* op, const Tensor& x, const T&... inputs) {
   detail::check_inplace(op, x, will_record(x, inputs...));
 }
 
+/// What an in-place operation on x must record and save for its operand `other`: `other` itself, or
+/// a copy if the write is going to change it as well (x.mul_(x), x.div_(x[0])). Call it before
+/// begin_inplace.
+Tensor before_write(const Tensor& x, const Tensor& other);
+
 }  // namespace tarn

@@ -1,4 +1,8 @@
 // tensor_methods.cpp - the members of Tensor that go on the tape, by way of the free functions.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
@@ -7,6 +11,10 @@
 #include "tarn/core/views.h"
 
 namespace tarn {
+namespace {
+std::atomic<int64_t> next_hook_id{1};
+constexpr int64_t kRetainHook = 0;  // stands last: what is retained is what the other hooks left
+}  // namespace
 
 bool Tensor::requires_grad() const {
   return tarn::requires_grad(*this);
@@ -55,10 +63,11 @@ void Tensor::retain_grad() {
   AutogradMeta& meta = *meta_of(*this);
   if (!meta.grad_fn || meta.retained) return;
   meta.retained = std::make_shared<Tensor>();
-  register_hook([box = meta.retained](const Tensor& g) {
-    *box = box->defined() ? tarn::add(*box, g) : g;
-    return Tensor();
-  });
+  meta.grad_fn->extras().hooks.push_back(
+      {kRetainHook, meta.output, [box = meta.retained](const Tensor& g) {
+         *box = box->defined() ? tarn::add(*box, g) : g;
+         return Tensor();
+       }});
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
@@ -69,16 +78,15 @@ Tensor Tensor::detach() const {
   return raw::alias(*this);
 }
 
-namespace {
-std::atomic<int64_t> next_hook_id{1};
-}
-
 int64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   const Edge edge = gradient_edge(*this);
   TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node),
                 "register_hook: the tensor does not require grad; got ", describe());
   const int64_t id = next_hook_id++;
-  edge.node->extras().hooks.push_back({id, edge.output, std::move(hook)});
+  auto& hooks = edge.node->extras().hooks;
+  const auto retaining =
+      std::find_if(hooks.begin(), hooks.end(), [](const auto& h) { return h.id == kRetainHook; });
+  hooks.insert(retaining, {id, edge.output, std::move(hook)});
   return id;
 }
 
@@ -213,29 +221,45 @@ struct Target {
   explicit Target(const Tensor& x) : sizes(x.sizes()), dtype(x.dtype()) {}
   Tensor reduce(const Tensor& g) const { return sum_to_size(to(g, dtype), sizes); }
 };
+
+// alpha * x; integers stay integers where they can.
+Tensor times(const Tensor& x, double alpha) {
+  if (is_floating(x.dtype()) || alpha != std::trunc(alpha)) return tarn::mul(x, alpha);
+  return tarn::mul(x, static_cast<int64_t>(alpha));
+}
 }  // namespace
 
 Tensor& Tensor::add_(const Tensor& other, double alpha) {
-  if (alpha != 1) return add_(tarn::mul(other, alpha));
+  if (alpha != 1) return add_(times(other, alpha));
+  const Tensor term = before_write(*this, other);
   begin_inplace("add_", *this, other);
-  raw::add_(*this, other);
-  record("add_", *this, {*this, other}, save(),
+  raw::add_(*this, term);
+  record("add_", *this, {*this, term}, save(),
          [t = Target(other)](const Saved&, const Tensor& g, Wants w) {
            return Grads(g, w[1] ? t.reduce(g) : Tensor());
          });
   return *this;
 }
 Tensor& Tensor::sub_(const Tensor& other, double alpha) {
-  return add_(tarn::mul(other, Scalar(-alpha)));
+  if (alpha != 1) return sub_(times(other, alpha));
+  const Tensor term = before_write(*this, other);
+  begin_inplace("sub_", *this, other);
+  raw::sub_(*this, term);
+  record("sub_", *this, {*this, term}, save(),
+         [t = Target(other)](const Saved&, const Tensor& g, Wants w) {
+           return Grads(g, w[1] ? t.reduce(tarn::neg(g)) : Tensor());
+         });
+  return *this;
 }
 Tensor& Tensor::mul_(const Tensor& other) {
-  begin_inplace("mul_", *this, other);
+  const Tensor factor = before_write(*this, other);
   // The old values are needed only for the gradient of `other`.
-  const Tensor old = will_record(other) ? raw::clone(*this) : Tensor();
-  raw::mul_(*this, other);
-  record("mul_", *this, {*this, other}, save(other, old),
-         [t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
-           return Grads(w[0] ? tarn::mul(g, s[0]) : Tensor(),
+  const Tensor old = will_record(other) ? tarn::clone(*this) : Tensor();
+  begin_inplace("mul_", *this, other);
+  raw::mul_(*this, factor);
+  record("mul_", *this, {*this, factor}, save(factor, old),
+         [x = Target(*this), t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
+           return Grads(w[0] ? x.reduce(tarn::mul(g, s[0])) : Tensor(),
                         w[1] ? t.reduce(tarn::mul(g, s[1])) : Tensor());
          });
   return *this;
@@ -250,14 +274,16 @@ Tensor& Tensor::mul_(const Scalar& value) {
   return *this;
 }
 Tensor& Tensor::div_(const Tensor& other) {
+  const Tensor divisor = before_write(*this, other);
+  const Tensor old = will_record(other) ? tarn::clone(*this) : Tensor();
   begin_inplace("div_", *this, other);
-  raw::div_(*this, other);
-  const Tensor out = will_record(other) ? raw::clone(*this) : Tensor();
-  record("div_", *this, {*this, other}, save(other, out),
-         [t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
+  raw::div_(*this, divisor);
+  record("div_", *this, {*this, divisor}, save(divisor, old),
+         [x = Target(*this), t = Target(other)](const Saved& s, const Tensor& g, Wants w) {
            const Tensor scaled = tarn::div(g, s[0]);
-           return Grads(w[0] ? scaled : Tensor(),
-                        w[1] ? t.reduce(tarn::neg(tarn::mul(scaled, s[1]))) : Tensor());
+           return Grads(
+               w[0] ? x.reduce(scaled) : Tensor(),
+               w[1] ? t.reduce(tarn::neg(tarn::mul(scaled, tarn::div(s[1], s[0])))) : Tensor());
          });
   return *this;
 }

@@ -3,12 +3,20 @@
 
 namespace tarn {
 
-Tensor Tensor::sum() const { return tarn::sum(*this); }
-Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return tarn::sum(*this, dims, keepdim); }
-Tensor Tensor::mean() const { return tarn::mean(*this); }
+Tensor Tensor::sum() const {
+  return tarn::sum(*this);
+}
+Tensor Tensor::sum(const Shape& dims, bool keepdim) const {
+  return tarn::sum(*this, dims, keepdim);
+}
+Tensor Tensor::mean() const {
+  return tarn::mean(*this);
+}
 Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
   return tarn::mean(*this, dims, keepdim);
 }
-Tensor Tensor::argmax(int64_t dim) const { return tarn::argmax(*this, dim); }
+Tensor Tensor::argmax(int64_t dim) const {
+  return tarn::argmax(*this, dim);
+}
 
 }  // namespace tarn

@@ -130,22 +130,25 @@ Tensor elementwise_output(const Shape& sizes, std::initializer_list<const Tensor
   return empty_like(*like, dtype);
 }
 
-void check_no_internal_overlap(const char* op, const Tensor& out) {
-  if (out.is_contiguous()) return;
-  const Shape &sizes = out.sizes(), &strides = out.strides();
+bool overlaps_itself(const Tensor& x) {
+  if (x.is_contiguous()) return false;
+  const Shape &sizes = x.sizes(), &strides = x.strides();
   // Sorted by stride, each dimension must step beyond everything the smaller ones can reach.
   const Shape order = dims_by_stride(strides);
   int64_t reach = 0;
-  bool overlap = false;
-  for (int k = 0; k < sizes.dim(); ++k) {
-    const int d = static_cast<int>(order[k]);
+  for (int64_t dim : order) {
+    const int d = static_cast<int>(dim);
     if (sizes[d] <= 1) continue;
-    overlap |= strides[d] <= reach;
+    if (strides[d] <= reach) return true;
     reach += (sizes[d] - 1) * strides[d];
   }
-  TARN_CHECK_AS(ShapeError, !overlap, op,
+  return false;
+}
+
+void check_no_internal_overlap(const char* op, const Tensor& out) {
+  TARN_CHECK_AS(ShapeError, !overlaps_itself(out), op,
                 ": cannot write in place, elements share memory (an expanded tensor?); got sizes=",
-                sizes, ", strides=", strides, "; use clone() first");
+                out.sizes(), ", strides=", out.strides(), "; use clone() first");
 }
 
 bool overlaps_partly(const Tensor& out, const Tensor& x) {

@@ -35,7 +35,9 @@ ElementwisePlan make_plan(std::initializer_list<const Tensor*> operands);
 Tensor elementwise_output(const Shape& sizes, std::initializer_list<const Tensor*> inputs,
                           DType dtype);
 
-/// Throws if writing to `out` is ambiguous: two of its elements share memory (an expanded tensor).
+/// True if two elements of x may share memory (an expanded tensor).
+bool overlaps_itself(const Tensor& x);
+/// Throws if writing to `out` is ambiguous: two of its elements share memory.
 void check_no_internal_overlap(const char* op, const Tensor& out);
 /// True if out and x share memory without being the very same elements in the same order.
 bool overlaps_partly(const Tensor& out, const Tensor& x);

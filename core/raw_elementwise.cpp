@@ -1,6 +1,8 @@
 // raw_elementwise.cpp - checks, promotion and allocation for elementwise operations.
 #include "tarn/core/raw_elementwise.h"
 
+#include <cmath>
+
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
@@ -196,10 +198,17 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
 }
 
 Tensor ternary(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, const Scalars& s) {
-  const char* name = ternary_info(op).name;
+  const auto& info = ternary_info(op);
+  const char* name = info.name;
+  check_defined(name, "a", a);
+  check_defined(name, "b", b);
+  check_defined(name, "c", c);
   check_same_device(name, a, b);
   check_same_device(name, a, c);
-  const DType dtype = promote_types(result_dtype(a, b), c.dtype());
+  const DType dtype = compute_dtype(promote_types(result_dtype(a, b), c.dtype()), info.domain);
+  check_domain(name, dtype, info.domain);
+  TARN_CHECK_AS(ValueError, is_floating(dtype) || s.v[0] == std::trunc(s.v[0]), name,
+                ": the factor must be a whole number for integer tensors; got ", s.v[0]);
   const Tensor x = to(a, dtype), y = to(b, dtype), z = to(c, dtype);
   const Shape sizes =
       broadcast_shapes(name, broadcast_shapes(name, x.sizes(), y.sizes()), z.sizes());
@@ -300,9 +309,12 @@ void fill_(const Tensor& x, const Scalar& value) {
 Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
   if (x.sizes() == sizes) return x;
   const int extra = x.dim() - sizes.dim();
-  TARN_CHECK_AS(
-      ShapeError, extra >= 0 && broadcast_shapes("sum_to_size", x.sizes(), sizes) == x.sizes(),
-      "sum_to_size: sizes must broadcast to the tensor's; got ", sizes, " for ", x.describe());
+  bool fits = extra >= 0;
+  for (int i = 0; fits && i < sizes.dim(); ++i) {
+    fits = sizes[i] == 1 || sizes[i] == x.sizes()[i + extra];
+  }
+  TARN_CHECK_AS(ShapeError, fits, "sum_to_size: sizes must broadcast to the tensor's; got ", sizes,
+                " for ", x.describe());
   Shape kept = Shape::filled(x.dim(), 1);
   for (int i = 0; i < sizes.dim(); ++i) kept[i + extra] = sizes[i];
   Tensor out = empty(kept, {.dtype = x.dtype(), .device = x.device()});

@@ -216,7 +216,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   const int d = wrap_dim("narrow", dim, x.dim());
   const int64_t size = x.sizes()[d];
   const int64_t begin = start < 0 ? start + size : start;
-  TARN_CHECK_AS(IndexError, begin >= 0 && length >= 0 && begin + length <= size,
+  TARN_CHECK_AS(IndexError, begin >= 0 && length >= 0 && begin <= size && length <= size - begin,
                 "narrow: the range must lie in dimension ", d, " of size ", size,
                 "; got start=", start, ", length=", length);
   return slice(x, d, begin, begin + length, 1);

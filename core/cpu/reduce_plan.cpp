@@ -57,7 +57,7 @@ ReducePlan make_reduce_plan(const Tensor& x, const Tensor& out) {
     p.count *= reduced[d].size;
   }
   constexpr int64_t kNarrow = 4;  // below this, rows are too short to vectorise along
-  p.columns = p.kept > 0 && p.kept_stride[0] == 1 && p.kept_size[0] >= kNarrow &&
+  p.columns = p.count > 0 && p.kept > 0 && p.kept_stride[0] == 1 && p.kept_size[0] >= kNarrow &&
               (p.reduced == 0 || p.reduced_stride[0] != 1);
   return p;
 }
