@@ -23,15 +23,21 @@ AutogradMeta& ensure_meta(const Tensor& x) {
   return static_cast<AutogradMeta&>(*impl.autograd);
 }
 
+void check_view_is_fresh(const Tensor& x) {
+  const uint32_t taken = x.impl()->view_taken;
+  if (taken == 0 || taken == x.storage()->recorded_writes() + 1) return;
+  const AutogradMeta* meta = meta_of(x);
+  detail::fail<AutogradError>(
+      meta && meta->grad_fn ? meta->grad_fn->name() : "view",
+      ": this view was taken before its base was changed in place, so its gradient would be wrong; "
+      "take the view again after the change");
+}
+
 Edge gradient_edge(const Tensor& x) {
   if (!requires_grad(x)) return {};
   AutogradMeta& meta = *meta_of(x);
   if (meta.grad_fn) {
-    TARN_CHECK_AS(AutogradError,
-                  !meta.is_view || meta.recorded_writes == x.storage()->recorded_writes(),
-                  meta.grad_fn->name(),
-                  ": this view was taken before its base was changed in place, so its gradient "
-                  "would be wrong; take the view again after the change");
+    check_view_is_fresh(x);
     return {meta.grad_fn, meta.output};
   }
   if (!meta.accumulator) meta.accumulator = Ref<AccumulateGrad>(new AccumulateGrad(x.impl().get()));

@@ -12,10 +12,8 @@ namespace tarn {
 
 struct AutogradMeta final : AutogradSlot {
   bool requires_grad = false;
-  bool is_view = false;          // recorded as a view of a tracked tensor
-  uint32_t output = 0;           // of grad_fn
-  uint32_t recorded_writes = 0;  // of the storage, when the view was taken
-  Ref<Node> grad_fn;             // none: a leaf
+  uint32_t output = 0;  // of grad_fn
+  Ref<Node> grad_fn;    // none: a leaf
   Ref<AccumulateGrad> accumulator;
   Tensor grad;
   std::shared_ptr<Tensor> retained;  // retain_grad of a non-leaf
@@ -34,6 +32,9 @@ AutogradMeta& ensure_meta(const Tensor& x);
 inline bool requires_grad(const Tensor& x) {
   return x.defined() && x.impl()->autograd && meta_of(x)->requires_grad;
 }
+/// Throws if x is a view that was taken before a recorded in-place write to its base: its history
+/// (also if it is none) is not that of its values.
+void check_view_is_fresh(const Tensor& x);
 /// Where the gradient of x goes; an empty edge if x needs none.
 Edge gradient_edge(const Tensor& x);
 /// Makes x output number `output` of node.

@@ -49,18 +49,28 @@ class InputRef {
   const Tensor* tensor;
 };
 
+namespace detail {
+/// requires_grad(x), for an operation about to use x.
+inline bool is_tracked(const Tensor& x) {
+  if (!x.defined()) return false;
+  if (x.impl()->autograd) return meta_of(x)->requires_grad;
+  if (__builtin_expect(x.impl()->view_taken != 0, 0)) check_view_is_fresh(x);
+  return false;
+}
+}  // namespace detail
+
 /// True if something computed from these inputs now must be recorded.
 inline bool any_requires_grad(std::span<const InputRef> inputs) {
   if (!detail::grad_mode.enabled) return false;
   for (const InputRef& input : inputs) {
-    if (requires_grad(*input.tensor)) return true;
+    if (detail::is_tracked(*input.tensor)) return true;
   }
   return false;
 }
 inline bool any_requires_grad(std::span<const Tensor> inputs) {
   if (!detail::grad_mode.enabled) return false;
   for (const Tensor& input : inputs) {
-    if (requires_grad(input)) return true;
+    if (detail::is_tracked(input)) return true;
   }
   return false;
 }
@@ -68,7 +78,7 @@ inline bool any_requires_grad(std::span<const Tensor> inputs) {
 /// The same for tensors by name; lets an operation skip what only the tape needs.
 template <class... T>
 bool will_record(const T&... inputs) {
-  return detail::grad_mode.enabled && (requires_grad(inputs) || ...);
+  return detail::grad_mode.enabled && (detail::is_tracked(inputs) || ...);
 }
 
 namespace detail {
@@ -179,10 +189,7 @@ Tensor record_list(const char* name, Tensor out, std::span<const Tensor> inputs,
 template <class F>
 Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
   out = record(name, std::move(out), {x}, save(), fn);
-  if (AutogradMeta* meta = meta_of(out)) {
-    meta->is_view = true;
-    meta->recorded_writes = out.storage()->recorded_writes();
-  }
+  if (detail::grad_mode.enabled) out.impl()->view_taken = out.storage()->recorded_writes() + 1;
   return out;
 }
 

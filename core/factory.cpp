@@ -116,6 +116,11 @@ Tensor ones_like(const Tensor& like) {
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
               const TensorOptions& options) {
   const bool integral = !start.is_floating() && !end.is_floating() && !step.is_floating();
+  TARN_CHECK_AS(ValueError,
+                std::isfinite(start.to_double()) && std::isfinite(end.to_double()) &&
+                    std::isfinite(step.to_double()),
+                "arange: start, end and step must be finite; got start=", start, ", end=", end,
+                ", step=", step);
   const double span = end.to_double() - start.to_double();
   TARN_CHECK_AS(ValueError, step.to_double() != 0 && span * step.to_double() >= 0,
                 "arange: step must lead from start to end; got start=", start, ", end=", end,

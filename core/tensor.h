@@ -38,6 +38,7 @@ struct TensorImpl : RefCounted<TensorImpl> {
   bool contiguous = true;      // dense, row-major
   bool channels_last = false;  // 4-d, dense NHWC (may hold together with contiguous)
   bool view = false;           // made by a view operation: shares its storage by design
+  uint32_t view_taken = 0;     // recorded views: 1 + the storage's recorded writes at that time
 
   /// Recomputes numel and the layout flags from sizes and strides.
   void update_layout();

@@ -94,6 +94,18 @@ TEST(InPlace, a_view_taken_before_its_base_changed_is_stale) {
   EXPECT_EQ(values(x.grad()), (Values{6, 0}));
 }
 
+TEST(InPlace, a_view_of_a_constant_that_joined_the_graph_is_stale) {
+  Tensor w = leaf({5, 6});
+  Tensor buffer = zeros({2}, {.dtype = DType::kF64});
+  const Tensor before = buffer.select(0, 0), cut = buffer.detach();
+  buffer.copy_(w);
+  EXPECT_THROWS_WITH(before * 2, AutogradError,
+                     "view: this view was taken before its base was changed in place");
+  EXPECT_FALSE((cut * 2).requires_grad());  // what was cut off on purpose stays so
+  buffer.select(0, 0).backward();
+  EXPECT_EQ(values(w.grad()), (Values{1, 0}));
+}
+
 TEST(InPlace, the_whole_history_of_an_overwritten_tensor_goes) {
   Tensor x = leaf({1, 2}), w = leaf({5, 6});
   Tensor y = x * 2;
