@@ -47,13 +47,10 @@ if(TARN_SANITIZE)
   target_link_options(tarn_flags INTERFACE -fsanitize=${TARN_SANITIZE})
 endif()
 
-# Kernel files (core/cpu) are compiled for the machine at hand; the rest stays baseline x86-64.
-set(TARN_KERNEL_FLAGS "")
-if(TARN_CPU STREQUAL "native")
-  set(TARN_KERNEL_FLAGS -march=native)
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    list(APPEND TARN_KERNEL_FLAGS -mprefer-vector-width=512)
-  endif()
+# Kernel files (core/cpu) are compiled for the processor named; the rest stays baseline x86-64.
+set(TARN_KERNEL_FLAGS -march=${TARN_CPU})
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND TARN_KERNEL_FLAGS -mprefer-vector-width=512)
 endif()
 
 # Adds every .cpp of the calling folder to the library.
