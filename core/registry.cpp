@@ -11,9 +11,7 @@ namespace tarn {
 namespace {
 
 [[noreturn]] void no_cuda() {
-  detail::fail<DeviceError>(
-      "device: this build of tarn has no CUDA back end; build it with -DTARN_CUDA=ON on a machine ",
-      "with the CUDA toolkit, or use device cpu");
+  detail::fail<DeviceError>("device: this build of tarn has no CUDA back end; use device cpu");
 }
 
 KernelTable make_cpu_table() {
