@@ -11,6 +11,12 @@
 #include <immintrin.h>
 #endif
 
+// Without AVX-512 a 64-byte vector has no calling convention of its own, and GCC says so at every
+// function that takes one. All of them are inlined or internal to a file.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__AVX512F__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
 #define TARN_INLINE inline __attribute__((always_inline))
 #define TARN_LAMBDA_INLINE __attribute__((always_inline))
 
