@@ -188,17 +188,18 @@ class Gemm {
       for (int64_t k = 0; k < kc; ++k) std::copy_n(from + k * g_.b_row, kCols, to + k * kCols);
       return;
     }
-    if (cols < kCols) std::fill(to, to + kc * kCols, T(0));
     int64_t done = 0;
     if constexpr (std::is_same_v<T, float>) {
       if (g_.b_row == 1) done = pack_transposed(from, kc, cols, to);
     }
+    if (cols < kCols) std::fill(to + done * kCols, to + kc * kCols, T(0));
     for (int64_t k = done; k < kc; ++k) {
       for (int64_t j = 0; j < cols; ++j) to[k * kCols + j] = from[k * g_.b_row + j * g_.b_col];
     }
   }
 
   /// The same for columns dense in k, 16 x 16 at a time; returns how many steps of k are packed.
+  /// Vectors wholly beyond cols are left alone: the microkernel does not read them.
   int64_t pack_transposed(const float* from, int64_t kc, int64_t cols, float* to) const {
     const int64_t done = kc / kLanes * kLanes;
     for (int64_t j = 0; j < cols; j += kLanes) {

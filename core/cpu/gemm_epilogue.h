@@ -23,24 +23,39 @@ inline T apply_epilogue(Epilogue epilogue, T v) {
   return v;
 }
 
+namespace detail {
+
+/// One pass over the row for every combination of old value and bias.
+template <typename T, typename Activation>
+inline void finish_row_with(const T* __restrict sums, int64_t n, T alpha, T beta,
+                            const T* __restrict bias, T* __restrict out, Activation act) {
+  if (beta == T(0) && bias == nullptr) {
+    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j]);
+  } else if (beta == T(0)) {
+    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + bias[j]);
+  } else if (bias == nullptr) {
+    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + beta * out[j]);
+  } else {
+    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + beta * out[j] + bias[j]);
+  }
+}
+
+}  // namespace detail
+
 /// out = epilogue(alpha * sums + beta * out + bias); out is not read when beta is 0.
 template <typename T>
 inline void finish_row(const T* sums, int64_t n, T alpha, T beta, const T* bias, Epilogue epilogue,
                        T* out) {
-  if (beta == T(0)) {
-    for (int64_t j = 0; j < n; ++j) out[j] = alpha * sums[j];
-  } else {
-    for (int64_t j = 0; j < n; ++j) out[j] = alpha * sums[j] + beta * out[j];
-  }
-  if (bias != nullptr) {
-    for (int64_t j = 0; j < n; ++j) out[j] += bias[j];
-  }
-  if (epilogue == Epilogue::kRelu) {
-    for (int64_t j = 0; j < n; ++j) out[j] = out[j] < T(0) ? T(0) : out[j];
-  } else if (epilogue == Epilogue::kGelu) {
-    for (int64_t j = 0; j < n; ++j) out[j] = ops::Gelu::fwd(out[j], Scalars{});
-  } else if (epilogue == Epilogue::kGeluTanh) {
-    for (int64_t j = 0; j < n; ++j) out[j] = ops::GeluTanh::fwd(out[j], Scalars{});
+  const auto run = [&](auto act) { detail::finish_row_with(sums, n, alpha, beta, bias, out, act); };
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return run([](T v) { return v; });
+    case Epilogue::kRelu:
+      return run([](T v) { return v < T(0) ? T(0) : v; });
+    case Epilogue::kGelu:
+      return run([](T v) { return ops::Gelu::fwd(v, Scalars{}); });
+    case Epilogue::kGeluTanh:
+      return run([](T v) { return ops::GeluTanh::fwd(v, Scalars{}); });
   }
 }
 
