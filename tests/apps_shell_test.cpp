@@ -72,6 +72,52 @@ TEST_F(RunDirTest, it_records_flags_metrics_and_log) {
   EXPECT_NE(config.find("\"git\": "), std::string::npos);
 }
 
+TEST_F(RunDirTest, a_run_hands_its_flags_on_but_what_is_given_stays) {
+  struct Flags {
+    double lr = 0.1;
+    int64_t epochs = 5;
+    bool flip = true;
+    std::string name = "x";
+    std::optional<std::string> weights;
+  };
+  const auto declare = [](Options& options, Flags& f) {
+    options.add("--lr", &f.lr, "");
+    options.add("--epochs", &f.epochs, "").at_least(1);
+    options.add("--flip", &f.flip, "");
+    options.add("--name", &f.name, "");
+    options.add("--weights", &f.weights, "");
+  };
+  Flags first, second;
+  RunDir run = RunDir::create(folder, "r");
+  {
+    Options options("tarn-test", "");
+    declare(options, first);
+    options.parse({"--lr", "0.3", "--epochs", "7", "--no-flip", "--name", "a b"});
+    run.write_config(options, 2);
+  }
+  Options options("tarn-test", "");
+  declare(options, second);
+  options.parse({"--epochs", "9"});
+  inherit_flags(options, run.path(), {"--name"});
+  run.write_config(options, 2);
+  EXPECT_EQ(second.lr, 0.3);
+  EXPECT_EQ(second.epochs, 9);
+  EXPECT_FALSE(second.flip);
+  EXPECT_EQ(second.name, "x");
+  EXPECT_FALSE(second.weights.has_value());
+  EXPECT_FALSE(options.given("--lr"));
+  EXPECT_EQ(read(run.path() / "args.txt"),
+            "tarn-test --lr 0.3 --epochs 7 --no-flip --name 'a b'\ntarn-test --epochs 9\n");
+
+  EXPECT_NE(message([&] {
+              inherit_flags(options, folder / "no", {});
+            }).find("no run to go on with: cannot read " + (folder / "no/config.json").string()),
+            std::string::npos);
+  std::ofstream(run.path() / "config.json") << "{\"flags\": ";
+  EXPECT_NE(message([&] { inherit_flags(options, run.path(), {}); }).find("config.json is damaged"),
+            std::string::npos);
+}
+
 TEST_F(RunDirTest, paths_for_plots_and_checkpoints_have_their_folder) {
   const RunDir run = RunDir::create(folder, "r");
   EXPECT_EQ(run.plot("loss.svg"), folder / "r/plots/loss.svg");

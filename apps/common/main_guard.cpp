@@ -9,6 +9,8 @@
 #include <iostream>
 #include <new>
 
+#include <signal.h>
+
 #include "tarn/apps/common/options.h"
 
 namespace tarn::apps {
@@ -25,6 +27,7 @@ int fail(const char* program, const char* message, int code) {
 }  // namespace
 
 int main_guard(const char* program, const std::function<int()>& body) {
+  signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of write(), not a kill
   try {
     const int code = body();
     std::cout.flush();

@@ -231,6 +231,15 @@ Option* Options::find_short(char name) {
   return nullptr;
 }
 
+bool Options::preset(std::string_view name, const std::string& value) {
+  Option* option = find(name);
+  if (!option) return false;
+  if (option->given_) return true;
+  option->set(value);
+  option->given_ = false;
+  return true;
+}
+
 bool Options::given(std::string_view name) const {
   return std::any_of(options_.begin(), options_.end(),
                      [&](const Option& option) { return option.name_ == name && option.given_; });

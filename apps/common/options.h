@@ -102,6 +102,9 @@ class Options {
   /// The same for arguments without the program's name.
   bool parse(const std::vector<std::string>& arguments);
 
+  /// Gives "--name" a value where the command line gave none, e.g. from an earlier run's
+  /// config.json. Returns false if there is no such flag. Throws UsageError as parse() does.
+  bool preset(std::string_view name, const std::string& value);
   /// True if the flag "--name" was on the command line.
   bool given(std::string_view name) const;
   /// The text of --help for a terminal of this width.

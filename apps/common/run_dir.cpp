@@ -1,6 +1,7 @@
 // run_dir.cpp - the folder a training run writes into.
 #include "tarn/apps/common/run_dir.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
@@ -78,6 +80,27 @@ JsonObject describe_machine() {
       .add("cores", static_cast<int64_t>(std::thread::hardware_concurrency()));
 }
 
+void inherit_flags(Options& options, const std::filesystem::path& path,
+                   const std::vector<std::string>& except) {
+  const std::filesystem::path file = path / "config.json";
+  std::ifstream in(file);
+  if (!in) {
+    throw std::runtime_error("no run to go on with: cannot read " + file.string() + ": " +
+                             std::strerror(errno));
+  }
+  try {
+    const nlohmann::json config = nlohmann::json::parse(in);
+    for (const auto& [name, value] : config.at("flags").items()) {
+      if (value.is_null() || std::count(except.begin(), except.end(), "--" + name)) continue;
+      options.preset("--" + name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  } catch (const nlohmann::json::exception& e) {
+    throw std::runtime_error(file.string() + " is damaged: " + e.what());
+  } catch (const UsageError& e) {
+    throw UsageError(file.string() + ": " + e.what());
+  }
+}
+
 RunDir::RunDir(std::filesystem::path path)
     : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), log_(path_ / "train.log") {}
 
@@ -118,7 +141,7 @@ void RunDir::write_config(const Options& options, int64_t threads, const JsonObj
   config.add("machine", describe_machine());
   if (!extra.empty()) config.add("extra", extra);
   write_file(path_ / "config.json", config.pretty() + "\n");
-  write_file(path_ / "args.txt", options.command_line() + "\n");
+  LineFile(path_ / "args.txt").append(options.command_line());
 }
 
 void RunDir::metric(const JsonObject& record) {

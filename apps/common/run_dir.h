@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tarn/apps/common/file.h"
 #include "tarn/apps/common/json_object.h"
@@ -25,6 +26,12 @@ std::string default_run_name(std::string_view model, std::string_view data);
 /// host, start time.
 JsonObject describe_machine();
 
+/// Gives flags that the command line leaves out the values they had in the run at `path` (its
+/// config.json), but for those named in `except`. Throws std::runtime_error if the file is missing
+/// or damaged.
+void inherit_flags(Options& options, const std::filesystem::path& path,
+                   const std::vector<std::string>& except);
+
 class RunDir {
  public:
   /// Makes base/name; if it exists, base/name-2, -3, ...
@@ -38,7 +45,7 @@ class RunDir {
   std::filesystem::path checkpoint(const std::string& name) const;
 
   /// config.json: command, all flags, machine, threads, and what the caller adds; args.txt: the
-  /// command line.
+  /// command line, one for each time the run was started.
   void write_config(const Options& options, int64_t threads, const JsonObject& extra = {}) const;
   /// Adds a line to metrics.jsonl.
   void metric(const JsonObject& record);

@@ -44,6 +44,10 @@ std::string state_json(const Checkpoint& c) {
       .add("epoch", c.state.epoch)
       .add("batch", c.state.batch)
       .add("step", c.state.step)
+      .add("epoch_batches", c.state.epoch_batches)
+      .add("loss_sum", c.state.loss_sum)
+      .add("right", c.state.right)
+      .add("seen", c.state.seen)
       .add("best_accuracy", c.state.best_accuracy)
       .add("random_seed", std::to_string(c.state.random.seed))
       .add("random_offset", std::to_string(c.state.random.offset))
@@ -63,6 +67,10 @@ void read_state(const fs::path& path, Checkpoint& c) {
     c.state.epoch = j.at("epoch");
     c.state.batch = j.at("batch");
     c.state.step = j.at("step");
+    c.state.epoch_batches = j.at("epoch_batches");
+    c.state.loss_sum = j.at("loss_sum");
+    c.state.right = j.at("right");
+    c.state.seen = j.at("seen");
     c.state.best_accuracy = j.at("best_accuracy");
     c.state.random.seed = std::stoull(j.at("random_seed").get<std::string>());
     c.state.random.offset = std::stoull(j.at("random_offset").get<std::string>());
@@ -75,24 +83,25 @@ void read_state(const fs::path& path, Checkpoint& c) {
 
 void save_checkpoint(const fs::path& folder, const Checkpoint& c) {
   const fs::path fresh = folder.string() + ".tmp";
-  fs::remove_all(fresh);
-  make_folder(fresh);
   try {
+    fs::remove_all(fresh);
+    make_folder(fresh);
     save_safetensors(fresh / "model.safetensors", c.model, {{"format", "pt"}});
     save_safetensors(fresh / "optim.safetensors", c.optimizer);
     if (!c.ema.empty()) save_safetensors(fresh / "ema.safetensors", c.ema, {{"format", "pt"}});
     write_file(fresh / "state.json", state_json(c) + "\n");
-  } catch (...) {
+    replace_folder(fresh, folder);
+  } catch (const std::exception& e) {
     std::error_code ignored;
     fs::remove_all(fresh, ignored);
-    throw;
+    detail::fail<FileError>("checkpoint: cannot save ", folder.string(), ": ", e.what(),
+                            fs::exists(folder, ignored) ? "; the one saved before is whole" : "");
   }
-  replace_folder(fresh, folder);
 }
 
 Checkpoint load_checkpoint(const fs::path& folder) {
   TARN_CHECK_AS(FileError, fs::is_directory(folder), "checkpoint: no folder ", folder.string(),
-                "; a run folder holds checkpoints/last once an epoch is done");
+                "; a run has one once an epoch is done or a signal ended it");
   Checkpoint c;
   read_state(folder / "state.json", c);
   c.model = load_safetensors(folder / "model.safetensors").tensors;

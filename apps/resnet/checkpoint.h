@@ -17,17 +17,20 @@ namespace tarn::apps {
 
 /// Where a run stands.
 struct TrainState {
-  int64_t epoch = 0;         ///< the epoch to go on with
-  int64_t batch = 0;         ///< batches of it already done
-  int64_t step = 0;          ///< optimizer steps so far
-  double best_accuracy = 0;  ///< of any epoch, in percent
-  PhiloxState random;        ///< of the default generator
+  int64_t epoch = 0;          ///< the epoch to go on with
+  int64_t batch = 0;          ///< batches of it already done
+  int64_t step = 0;           ///< optimizer steps so far
+  int64_t epoch_batches = 0;  ///< batches in an epoch: a run cannot go on with other batches
+  double loss_sum = 0;        ///< over the images seen in this epoch, as are the next two
+  int64_t right = 0, seen = 0;
+  double best_accuracy = -1;  ///< of any epoch, in percent; -1: there was none
+  PhiloxState random;         ///< of the default generator
 };
 
 struct Checkpoint {
-  TensorDict model, optimizer, ema;  ///< ema may be empty
-  TrainState state;
-  std::string model_name;  ///< refused if another is asked for
+  TensorDict model = {}, optimizer = {}, ema = {};  ///< ema may be empty
+  TrainState state = {};
+  std::string model_name = {};  ///< refused if another is asked for
 };
 
 /// Writes into `folder`, replacing what is there. Throws FileError or std::runtime_error; then the

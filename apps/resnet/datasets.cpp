@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "tarn/apps/common/text.h"
 #include "tarn/data/cifar10.h"
 #include "tarn/data/image_folder.h"
 #include "tarn/data/mnist.h"
@@ -74,7 +75,8 @@ ImageData open_cifar10(const std::string& folder, const ResnetSettings& s, bool 
 ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool with_train) {
   namespace fs = std::filesystem;
   const bool split = fs::is_directory(fs::path(folder) / "val");
-  ImageData d{.name = "imagefolder", .image_size = s.train_crop_size};
+  ImageData d{.name = "imagefolder",
+              .image_size = with_train ? s.train_crop_size : s.val_crop_size};
   const auto open = [&](bool train) {
     const std::string root =
         split ? (fs::path(folder) / (train ? "train" : "val")).string() : folder;
@@ -99,6 +101,11 @@ ImageData open_data(const ResnetSettings& s, bool with_train) {
   const std::string folder = colon == std::string::npos ? "" : s.data.substr(colon + 1);
   ImageData d;
   if (kind == "fashion-mnist") {
+    TARN_CHECK_AS(FileError,
+                  !folder.empty() || std::filesystem::is_directory(data::kFashionMnistFolder),
+                  "fashion-mnist: no folder ", data::kFashionMnistFolder,
+                  "; install Debian's package dataset-fashion-mnist, or pass "
+                  "--data-path fashion-mnist:DIR");
     d = open_mnist(kind, folder.empty() ? data::kFashionMnistFolder : folder, s, with_train);
   } else if (kind == "mnist" && !folder.empty()) {
     d = open_mnist(kind, folder, s, with_train);
@@ -107,10 +114,11 @@ ImageData open_data(const ResnetSettings& s, bool with_train) {
   } else if (kind == "imagefolder" && !folder.empty()) {
     d = open_folder(folder, s, with_train);
   } else {
+    const std::string near = nearest(kind, {"fashion-mnist", "mnist", "cifar10", "imagefolder"});
     throw UsageError(
         "--data-path: expected fashion-mnist, fashion-mnist:DIR, mnist:DIR, "
         "cifar10:DIR or imagefolder:DIR; got '" +
-        s.data + "'");
+        s.data + "'" + (near.empty() || near == kind ? "" : "; did you mean " + near + "?"));
   }
   for (data::ImageDataset* set : {d.train.get(), d.test.get()}) {
     if (set) set->skip_unreadable = s.skip_unreadable;

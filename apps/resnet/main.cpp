@@ -1,11 +1,18 @@
 // main.cpp - tarn-resnet: trains and tests ResNets on images.
+//
+// Read on: settings (the flags), datasets, setup (network, optimizer, schedule), trainer (the
+// loop), evaluate, report (curves), checkpoint.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include <unistd.h>
 
 #include "tarn/apps/common/main_guard.h"
+#include "tarn/apps/common/text.h"
+#include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/trainer.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random.h"
@@ -14,76 +21,110 @@ namespace {
 
 using namespace tarn;
 using namespace tarn::apps;
+namespace fs = std::filesystem;
 
-void report_skipped(const std::vector<std::string>& skipped) {
+void report_skipped(const std::set<std::string>& skipped) {
   if (skipped.empty()) return;
-  std::printf("Left out %zu images that could not be read, the first: %s\n", skipped.size(),
-              skipped[0].c_str());
+  std::printf("Left out %zu image%s that cannot be read, the first: %s\n", skipped.size(),
+              skipped.size() == 1 ? "" : "s", skipped.begin()->c_str());
 }
 
-// The line other programs read: keep its form.
+// The line other programs read: keep its form, and keep it last.
 void print_score(const Score& score) {
   std::printf("Test: Acc@1 %.3f (%lld/%lld)\n", score.accuracy(),
               static_cast<long long>(score.right), static_cast<long long>(score.count));
+}
+
+// The weights a checkpoint was scored with: the running mean where there is one.
+void load_scored_weights(nn::Module& net, const Checkpoint& c) {
+  net.load_state_dict(c.model);
+  if (c.ema.empty()) return;
+  optim::Ema ema(items(net.state_dict()));
+  ema.load_state_dict(c.ema);
+  ema.swap();
 }
 
 int test_only(const ResnetSettings& s) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
   if (s.resume) {
-    net->load_state_dict(
-        load_checkpoint(std::filesystem::path(*s.resume) / "checkpoints/best").model);
+    load_scored_weights(*net, load_checkpoint(fs::path(*s.resume) / "checkpoints" / "best"));
   }
-  std::vector<std::string> skipped;
-  const Score score = evaluate(*net, *data.test, s, skipped);
+  std::set<std::string> skipped;
+  const Score score = *evaluate(*net, *data.test, s, skipped);
   report_skipped(skipped);
   std::printf("Test: loss %.4f\n", score.loss);
   print_score(score);
   return 0;
 }
 
+// "6000 of 60000" where --limit says so.
+std::string training_images(const ResnetSettings& s, const ImageData& data) {
+  const std::string all = std::to_string(data.train->size());
+  return s.limit > 0 && s.limit < data.train->size() ? std::to_string(s.limit) + " of " + all : all;
+}
+
+void print_start(const ResnetSettings& s, const ImageData& data, const nn::Module& net,
+                 const RunDir& run) {
+  std::printf("%s (%lld parameters) on %s: %s training and %lld test images, %d thread%s, %s\n",
+              s.model.c_str(), static_cast<long long>(net.num_parameters()), data.name.c_str(),
+              training_images(s, data).c_str(), static_cast<long long>(data.test->size()),
+              num_threads(), num_threads() == 1 ? "" : "s", s.device.c_str());
+  std::printf("run folder %s\n", run.path().c_str());
+  std::fflush(stdout);
+}
+
 void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bool complete) {
   const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
-  if (trainer.history().step.size() > 1) {
-    std::cout << "\n" << terminal_chart(trainer.history(), color);
-  }
+  const History& history = trainer.history();
+  if (history.steps.size() > 1) std::cout << "\n" << terminal_chart(history, color);
   report_skipped(trainer.skipped());
-  std::printf("\n%s after %d:%02d min, %.0f images/s\n", complete ? "Done" : "Stopped and saved",
-              static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60,
-              trainer.images_per_second());
-  const std::string path = run.path().string();
-  std::printf("  run        %s  (config.json, metrics.jsonl, train.log, plots/, checkpoints/)\n",
-              path.c_str());
-  if (complete) {
-    std::printf(
-        "  try next   build/bin/tarn-resnet --model resnet20 --epochs 15\n"
-        "             build/bin/tarn-resnet --help\n");
+  std::printf("\n%s after %s", complete ? "Done" : "Stopped and saved",
+              clock_text(seconds).c_str());
+  if (trainer.last_score()) std::printf(", %.0f images/s", trainer.images_per_second());
+  const char* path = run.path().c_str();
+  std::printf("\n  run folder  %s (plots/, metrics.jsonl, train.log, checkpoints/)\n", path);
+  if (!history.epochs.empty()) {
+    std::printf("  best        %.2f %% of the test images\n", trainer.state().best_accuracy);
+  }
+  if (!complete) {
+    std::printf("  go on       tarn-resnet --resume %s\n", path);
   } else {
-    std::printf("  go on      the same command with --resume %s\n", path.c_str());
+    std::printf(
+        "  try next    tarn-resnet --model resnet20 --epochs 15\n"
+        "              tarn-resnet --test-only --resume %s\n"
+        "              tarn-resnet --help\n",
+        path);
   }
-  if (!trainer.history().epochs.empty()) {
-    std::printf("  best       %.2f %%\n", trainer.best_accuracy());
-    print_score(trainer.last_score());
-  }
+  if (trainer.last_score()) print_score(*trainer.last_score());
 }
 
 int train(const ResnetSettings& s, const Options& options) {
   const auto start = std::chrono::steady_clock::now();
+  std::optional<Checkpoint> checkpoint;
+  if (s.resume) checkpoint = load_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
-  RunDir run = s.resume
-                   ? RunDir::open(*s.resume)
-                   : RunDir::create(s.output_dir,
-                                    s.name.empty() ? default_run_name(s.model, data.name) : s.name);
-  run.write_config(options, num_threads());
-  int64_t weights = 0;
-  for (const Tensor& p : net->parameters()) weights += p.numel();
-  std::printf("%s (%lld parameters) on %s: %lld training and %lld test images, %d threads, %s\n",
-              s.model.c_str(), static_cast<long long>(weights), data.name.c_str(),
-              static_cast<long long>(data.train->size()), static_cast<long long>(data.test->size()),
-              num_threads(), s.device.c_str());
+  const std::string name = s.name.empty() ? default_run_name(s.model, data.name) : s.name;
+  RunDir run = s.resume ? RunDir::open(*s.resume) : RunDir::create(s.output_dir, name);
+  print_start(s, data, *net, run);
+
   Trainer trainer(s, data, *net, run);
-  if (s.resume) trainer.resume(run.path() / "checkpoints/last");
+  if (checkpoint) {
+    trainer.resume(*checkpoint, load_history(run.path() / "metrics.jsonl", checkpoint->state.step));
+    checkpoint.reset();
+    if (trainer.state().epoch >= s.epochs) {
+      std::printf("All %lld epochs are done; a larger --epochs goes on.\n",
+                  static_cast<long long>(s.epochs));
+      return 0;
+    }
+    std::printf("resumed in epoch %lld, after %lld of %lld batches\n",
+                static_cast<long long>(trainer.state().epoch + 1),
+                static_cast<long long>(trainer.state().batch),
+                static_cast<long long>(trainer.state().epoch_batches));
+    std::fflush(stdout);
+  }
+  run.write_config(options, num_threads());
   const bool complete = trainer.fit();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   print_summary(trainer, run, took.count(), complete);
@@ -95,6 +136,11 @@ int run(int argc, char** argv) {
   Options options("tarn-resnet", "Trains and tests ResNets on images.");
   declare_flags(options, s);
   if (!options.parse(argc, argv)) return 0;
+  if (s.resume) {
+    inherit_flags(options, *s.resume,
+                  {"--resume", "--weights", "--start-epoch", "--output-dir", "--name",
+                   "--test-only", "--progress"});
+  }
   check_settings(s);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));

@@ -1,6 +1,13 @@
-// report.h - what a run shows: curves on disk, a chart and a summary in the terminal.
+// report.h - what a run shows: its figures in metrics.jsonl, curves on disk, a chart in the
+// terminal.
+//
+// metrics.jsonl has two kinds of lines, told apart by their keys:
+//   {"step": 20, "epoch": 0.043, "loss": 1.93, "acc": 31.2, "lr": 0.0041, "img_s": 2310}
+//   {"step": 468, "epoch": 1, "train_loss": .., "train_acc": .., "test_loss": .., "test_acc": ..,
+//   ..}
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,20 +15,39 @@
 
 namespace tarn::apps {
 
-/// One epoch's figures. Accuracies in percent.
-struct EpochFigures {
-  double epoch = 0;  ///< counted from 1
-  double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
+/// One step's figures. Accuracies in percent.
+struct StepFigures {
+  int64_t step = 0;  ///< counted from 1
+  double epoch = 0;  ///< steps divided by the steps of an epoch
+  double loss = 0, accuracy = 0, lr = 0, images_per_second = 0;
 };
 
+/// One epoch's figures.
+struct EpochFigures {
+  int64_t step = 0;
+  double epoch = 0;  ///< counted from 1
+  double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
+  double lr = 0, images_per_second = 0;
+};
+
+/// What the curves show: every --print-freq-th step, and every epoch.
 struct History {
-  std::vector<double> step, step_loss, step_lr;  ///< every step; step counted in epochs
+  std::vector<StepFigures> steps;
   std::vector<EpochFigures> epochs;
 };
 
+/// Adds the figures to the history and to metrics.jsonl.
+void record(History& history, RunDir& run, const StepFigures& f);
+void record(History& history, RunDir& run, const EpochFigures& f);
+
+/// Reads metrics.jsonl of a run that goes on after `last_step`. Later lines (of steps that no
+/// checkpoint holds and that come again), and a last one that is not whole, are cut off the file. A
+/// missing file is an empty history. Throws FileError on a damaged line, naming it.
+History load_history(const std::filesystem::path& metrics, int64_t last_step);
+
 /// Writes plots/loss, accuracy and lr as SVG and PNG.
 void save_plots(const History& history, const RunDir& run);
-/// The loss and accuracy curves as text.
+/// The loss curve as text.
 std::string terminal_chart(const History& history, bool color);
 
 }  // namespace tarn::apps

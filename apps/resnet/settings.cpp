@@ -20,9 +20,10 @@ void declare_flags(Options& options, ResnetSettings& s) {
       .at_least(1);
   options.add("--val-crop-size", &s.val_crop_size, "imagefolder: size of test crops").at_least(1);
   options.add("--augment", &s.augment, "random crops and flips in training");
-  options.add("--random-erase", &s.random_erase, "probability of erasing a rectangle").range(0, 1);
+  options.add("--random-erase", &s.random_erase, "chance that a rectangle is erased, in training")
+      .range(0, 1);
   options.add("--skip-unreadable", &s.skip_unreadable, "leave out images that do not decode");
-  options.add("--limit", &s.limit, "use only the first N training images; 0: all").at_least(0);
+  options.add("--limit", &s.limit, "train on the first N images only; 0: all").at_least(0);
 
   options.group("Model");
   options.add("--model", &s.model, "the network").choices(nn::models::resnet_names());
@@ -38,47 +39,88 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--weights", &s.weights, "start from these weights (safetensors)").value_name("FILE");
 
   options.group("Training");
-  options.add("--epochs", &s.epochs, "passes over the training images").at_least(0);
-  options.add("--start-epoch", &s.start_epoch, "number of the first epoch").at_least(0);
+  options.add("--epochs", &s.epochs, "passes over the training images").at_least(1);
+  options.add("--start-epoch", &s.start_epoch, "start as if so many epochs were done").at_least(0);
   options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
-  options.add("--momentum", &s.momentum, "of SGD").range(0, 1);
+  options
+      .add("--momentum", &s.momentum, "of SGD; with onecycle it goes 0.05 down and up around this")
+      .at_least(0)
+      .below(1);
   options.add("--nesterov", &s.nesterov, "Nesterov momentum");
   options.add("--wd, --weight-decay", &s.weight_decay, "weight decay").at_least(0);
-  options.add("--norm-weight-decay", &s.norm_weight_decay,
-              "weight decay of norms and biases; negative: the same as --wd");
-  options.add("--label-smoothing", &s.label_smoothing, "share of the target spread evenly")
-      .range(0, 1);
+  options.add("--norm-weight-decay", &s.norm_weight_decay, "weight decay of norms and biases")
+      .at_least(0)
+      .default_text("as --wd");
+  options
+      .add("--label-smoothing", &s.label_smoothing, "share of the target spread over all classes")
+      .at_least(0)
+      .below(1);
   options.add("--clip-grad-norm", &s.clip_grad_norm, "largest norm of all gradients; 0: no limit")
       .at_least(0);
-  options.add("--lr-scheduler", &s.scheduler, "how the learning rate changes")
+  options.add("--lr-scheduler", &s.scheduler, "how the learning rate changes after the warm-up")
       .choices({"onecycle", "steplr", "cosineannealinglr", "exponentiallr", "constant"});
-  options.add("--lr-warmup-epochs", &s.warmup_epochs, "epochs of rising rate").at_least(0);
-  options.add("--lr-warmup-method", &s.warmup_method, "shape of the rise")
+  options.add("--lr-warmup-epochs", &s.warmup_epochs, "epochs of warm-up; 0: none").at_least(0);
+  options
+      .add("--lr-warmup-method", &s.warmup_method,
+           "linear: the rate rises at every step; constant: it stays low")
       .choices({"linear", "constant"});
-  options.add("--lr-warmup-decay", &s.warmup_decay, "the rate starts at this share").range(0, 1);
+  options.add("--lr-warmup-decay", &s.warmup_decay, "share of --lr at which the warm-up starts")
+      .range(0, 1);
   options.add("--lr-step-size", &s.step_size, "steplr: epochs between steps").at_least(1);
   options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
   options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
-  options.add("--model-ema", &s.model_ema, "also keep, and test, a running mean of the weights");
+  options.add("--model-ema", &s.model_ema, "keep a running mean of the weights, and test that");
   options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
       .range(0, 1);
 
   options.group("Run");
-  options.add("--device", &s.device, "cpu, or cuda[:i] in a build with CUDA");
+  options.add("--device", &s.device, "cpu, or cuda[:i] in a build with CUDA").value_name("DEVICE");
   options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
   options.add("--output-dir", &s.output_dir, "where run folders are made").value_name("DIR");
-  options.add("--name", &s.name, "name of the run folder").default_text("model, data and time");
-  options.add("--resume", &s.resume, "go on from a run folder").value_name("RUN");
-  options.add("--test-only", &s.test_only, "only evaluate");
+  options.add("--name", &s.name, "name of the run folder")
+      .value_name("NAME")
+      .default_text("model, data and time");
+  options
+      .add(
+          "--resume", &s.resume,
+          "go on in this run folder; flags not given are those of the run, and with the same flags "
+          "the result is the one of a run that was never stopped")
+      .value_name("RUN");
+  options.add("--test-only", &s.test_only,
+              "only evaluate: --weights FILE, or the best checkpoint of --resume RUN");
   options.add("--seed", &s.seed, "of initialisation, order and augmentation").at_least(0);
-  options.add("--print-freq", &s.print_freq, "steps between lines in train.log").at_least(1);
-  options.add("--progress", &s.progress, "progress bars");
+  options.add("--print-freq", &s.print_freq, "steps between lines in train.log and metrics.jsonl")
+      .at_least(1);
+  options.add("--progress", &s.progress,
+              "progress bars (on a terminal; elsewhere a line every 10 s)");
+
+  options.epilog(
+      "Examples:\n"
+      "  tarn-resnet                                 resnet8 on Fashion-MNIST, minutes\n"
+      "  tarn-resnet --model resnet20 --data-path cifar10:DIR --epochs 30\n"
+      "  tarn-resnet --resume runs/NAME              after Ctrl-C, or for more --epochs\n"
+      "  tarn-resnet --test-only --resume runs/NAME  scores the best checkpoint\n"
+      "\n"
+      "A run writes config.json, args.txt, metrics.jsonl, train.log,\n"
+      "plots/{loss,accuracy,lr}.{svg,png} and checkpoints/{last,best} into runs/NAME.\n"
+      "Ctrl-C or SIGTERM saves and ends with exit code 0. Other exit codes: 1 for an\n"
+      "error, 2 for a command line that cannot be run.");
 }
 
 void check_settings(const ResnetSettings& s) {
-  if (s.test_only && s.resume && s.weights) {
-    throw UsageError("--test-only takes the weights from --weights or --resume, not from both");
+  if (s.resume && s.weights) {
+    throw UsageError("--weights and --resume both say where the weights come from; pass one");
+  }
+  if (s.test_only && !s.resume && !s.weights) {
+    throw UsageError("--test-only needs weights to test: pass --weights FILE or --resume RUN");
+  }
+  if (s.nesterov && (s.optimizer != "sgd" || s.momentum == 0)) {
+    throw UsageError("--nesterov needs --opt sgd and a --momentum above 0");
+  }
+  if (s.start_epoch >= s.epochs) {
+    throw UsageError("--start-epoch must be below --epochs; got " + std::to_string(s.start_epoch) +
+                     " and " + std::to_string(s.epochs));
   }
 }
 

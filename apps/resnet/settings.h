@@ -24,7 +24,8 @@ struct ResnetSettings {
   // Training
   int64_t epochs = 5, start_epoch = 0;
   std::string optimizer = "sgd";
-  double lr = 0.1, momentum = 0.9, weight_decay = 1e-4, norm_weight_decay = -1;
+  double lr = 0.1, momentum = 0.9, weight_decay = 1e-4;
+  std::optional<double> norm_weight_decay;
   bool nesterov = false;
   double label_smoothing = 0, clip_grad_norm = 0;
   std::string scheduler = "onecycle";
@@ -37,12 +38,12 @@ struct ResnetSettings {
   std::string device = "cpu", output_dir = "runs", name;
   std::optional<std::string> resume;
   bool test_only = false, progress = true;
-  int64_t threads = 0, print_freq = 100, seed = 1;
+  int64_t threads = 0, print_freq = 10, seed = 1;
 };
 
 /// Declares every flag on `options`, bound to `s`.
 void declare_flags(Options& options, ResnetSettings& s);
-/// Throws UsageError for flags that are fine alone and not together.
+/// Throws UsageError for flags that are fine alone and not together, before anything is done.
 void check_settings(const ResnetSettings& s);
 
 }  // namespace tarn::apps

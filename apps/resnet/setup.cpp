@@ -1,6 +1,8 @@
-// setup.cpp - optimizer and schedule from the flags.
+// setup.cpp - network, optimizer, schedule and weight average from the flags.
 #include "tarn/apps/resnet/setup.h"
 
+#include "tarn/core/serialize.h"
+#include "tarn/nn/models/resnet.h"
 #include "tarn/optim/adam.h"
 #include "tarn/optim/sgd.h"
 
@@ -11,16 +13,48 @@ namespace {
 template <class Optimizer, class Options>
 std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Module& net,
                                               const Options& options) {
-  if (s.norm_weight_decay < 0) return std::make_unique<Optimizer>(net.parameters(), options);
+  if (!s.norm_weight_decay) return std::make_unique<Optimizer>(net.parameters(), options);
   Options norms = options;
-  norms.weight_decay = s.norm_weight_decay;
-  const TensorDict named = net.named_parameters();
-  const optim::DecaySplit split = optim::split_by_decay({named.begin(), named.end()});
+  norms.weight_decay = *s.norm_weight_decay;
+  const optim::DecaySplit split = optim::split_by_decay(items(net.named_parameters()));
   return std::make_unique<Optimizer>(std::vector<optim::ParamGroup<Options>>{
       {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}});
 }
 
+bool use_cifar_stem(const ResnetSettings& s, const ImageData& data) {
+  return s.stem == "cifar" || (s.stem == "auto" && data.image_size <= 64);
+}
+
+void load_weights(nn::Module& net, const ResnetSettings& s) {
+  const TensorDict weights = load_safetensors(*s.weights).tensors;
+  try {
+    net.load_state_dict(weights);
+  } catch (const Error& e) {
+    detail::fail<ValueError>("the weights in ", *s.weights, " do not fit ", s.model,
+                             " on this data: ", e.what());
+  }
+}
+
 }  // namespace
+
+std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data) {
+  using nn::models::Shortcut;
+  auto net = nn::models::make_resnet(
+      s.model, {.classes = data.classes,
+                .in_channels = data.channels,
+                .shortcut = s.shortcut == "A" ? Shortcut::kPad : Shortcut::kProjection,
+                .cifar_stem = use_cifar_stem(s, data),
+                .zero_init_residual = s.zero_init_residual});
+  if (s.weights) load_weights(*net, s);
+  net->to(Device(s.device));
+  return net;
+}
+
+std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net) {
+  if (!s.model_ema) return nullptr;
+  return std::make_unique<optim::Ema>(items(net.state_dict()),
+                                      optim::Ema::Options{.decay = s.model_ema_decay});
+}
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net) {
   if (s.optimizer == "adam") {

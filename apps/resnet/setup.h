@@ -1,19 +1,32 @@
-// setup.h - optimizer and schedule from the flags.
+// setup.h - what the flags ask for: network, optimizer, schedule, weight average.
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "tarn/apps/resnet/datasets.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/nn/module.h"
+#include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/schedule.h"
 
 namespace tarn::apps {
 
+/// The network for this data, on --device, with --weights loaded. Throws ValueError that lists
+/// every difference if they are of another network.
+std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data);
 /// SGD, Adam or AdamW over the network's parameters; with --norm-weight-decay, norms and biases in
 /// a group of their own.
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net);
 /// The rate at every step of the run, warm-up included.
 optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch);
+/// The running mean of all state (--model-ema), or null.
+std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net);
+
+/// Names and tensors, as optimizers and clipping take them.
+inline std::vector<TensorDict::Item> items(const TensorDict& dict) {
+  return {dict.begin(), dict.end()};
+}
 
 }  // namespace tarn::apps

@@ -1,58 +1,62 @@
 // trainer.h - the training loop: epochs over a data set, evaluation, checkpoints.
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/metrics.h"
 #include "tarn/apps/common/progress.h"
 #include "tarn/apps/common/run_dir.h"
 #include "tarn/apps/resnet/checkpoint.h"
 #include "tarn/apps/resnet/datasets.h"
+#include "tarn/apps/resnet/evaluate.h"
 #include "tarn/apps/resnet/report.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/loader.h"
-#include "tarn/nn/models/resnet.h"
+#include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/schedule.h"
 
 namespace tarn::apps {
 
-struct Score {
-  double loss = 0;  ///< mean cross entropy
-  int64_t right = 0, count = 0;
-  double accuracy() const { return count ? 100.0 * double(right) / double(count) : 0; }
-};
-
-/// The network the flags ask for, on --device, with --weights loaded.
-std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data);
-
-/// Scores a network on a data set in eval mode, without recording. Images left out are added to
-/// `skipped`.
-Score evaluate(nn::Module& net, const data::ImageDataset& data, const ResnetSettings& s,
-               std::vector<std::string>& skipped);
-
+/// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
 class Trainer {
  public:
   Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run);
 
-  /// Goes on where a checkpoint stands.
-  void resume(const std::filesystem::path& folder);
+  /// Goes on where a checkpoint stands; the run is then the same as if it had not been stopped.
+  /// Throws Error if the checkpoint is of another model or of epochs of another length.
+  void resume(const Checkpoint& checkpoint, History history);
   /// All epochs that are left. Returns false if a signal ended it early; the state is saved then.
+  /// So it is before a FileError says which image cannot be read. Throws Error if the loss is not
+  /// finite.
   bool fit();
 
+  const TrainState& state() const { return state_; }
   const History& history() const { return history_; }
-  double best_accuracy() const { return state_.best_accuracy; }
-  const Score& last_score() const { return last_score_; }
+  /// Of the last epoch trained here; none if there was none.
+  const std::optional<Score>& last_score() const { return last_score_; }
   double images_per_second() const { return images_per_second_; }
-  const std::vector<std::string>& skipped() const { return skipped_; }
+  const std::set<std::string>& skipped() const { return skipped_; }
 
  private:
-  bool train_epoch(int64_t epoch);
-  void train_step(const data::Batch& batch, EpochFigures& figures, int64_t& seen);
-  void finish_epoch(EpochFigures figures);
+  /// One step's results.
+  struct Step {
+    double loss = 0, lr = 0;
+    int64_t images = 0, right = 0;
+  };
+
+  bool train_and_test();
+  bool train_epoch();
+  Step train_step(const data::Batch& batch);
+  void count(const Step& step);
+  void show(const Step& step, const MetricLogger& meters, Progress& bar);
+  std::optional<Score> test();
+  void finish_epoch();
   void save(const char* name);
 
   const ResnetSettings& s_;
@@ -66,8 +70,8 @@ class Trainer {
   std::unique_ptr<optim::Ema> ema_;
   TrainState state_;
   History history_;
-  Score last_score_;
-  std::vector<std::string> skipped_;
+  std::optional<Score> last_score_;
+  std::set<std::string> skipped_;
   double images_per_second_ = 0;
 };
 

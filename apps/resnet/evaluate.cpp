@@ -1,0 +1,47 @@
+// evaluate.cpp - scores a network on a data set.
+#include "tarn/apps/resnet/evaluate.h"
+
+#include "tarn/apps/common/progress.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/data/loader.h"
+
+namespace tarn::apps {
+
+int64_t count_right(const Tensor& logits, const Tensor& target) {
+  return sum(eq(argmax(logits, 1), target)).item<int64_t>();
+}
+
+std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
+                              const ResnetSettings& s, std::set<std::string>& skipped,
+                              const Interrupt* interrupt) {
+  const InferenceModeGuard inference;
+  const bool was_training = net.training();
+  net.eval();
+  const data::DataLoader loader(
+      data, {.batch_size = s.batch_size, .workers = static_cast<int>(s.workers)});
+  Progress bar(loader.examples(),
+               {.label = "   test", .unit = "img", .enabled = s.progress, .leave = false});
+  Score score;
+  const Device device(s.device);
+  for (const data::Batch& batch : loader.epoch(0)) {
+    if (interrupt && interrupt->requested()) break;
+    skipped.insert(batch.skipped.begin(), batch.skipped.end());
+    if (batch.size() == 0) continue;
+    const Tensor target = batch.target.to(device);
+    const Tensor logits = net(batch.input.to(device));
+    score.loss += cross_entropy(logits, target).item() * static_cast<double>(batch.size());
+    score.right += count_right(logits, target);
+    score.count += batch.size();
+    bar.advance(batch.size());
+  }
+  bar.close();
+  net.train(was_training);
+  if (interrupt && interrupt->requested()) return std::nullopt;
+  TARN_CHECK_AS(FileError, score.count > 0, "evaluate: none of the ", data.size(),
+                " test images can be read");
+  score.loss /= static_cast<double>(score.count);
+  return score;
+}
+
+}  // namespace tarn::apps

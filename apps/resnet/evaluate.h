@@ -1,0 +1,33 @@
+// evaluate.h - scores a network on a data set.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/resnet/settings.h"
+#include "tarn/data/dataset.h"
+#include "tarn/nn/module.h"
+
+namespace tarn::apps {
+
+struct Score {
+  double loss = 0;  ///< mean cross entropy
+  int64_t right = 0, count = 0;
+  /// In percent.
+  double accuracy() const { return count ? 100.0 * double(right) / double(count) : 0; }
+};
+
+/// How many rows of logits [N, classes] have their largest value at target [N].
+int64_t count_right(const Tensor& logits, const Tensor& target);
+
+/// Runs all of `data` through the network in eval mode, without recording. Paths of images left out
+/// are added to `skipped`. Returns none if a signal came before the end. Throws FileError if no
+/// image can be read.
+std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
+                              const ResnetSettings& s, std::set<std::string>& skipped,
+                              const Interrupt* interrupt = nullptr);
+
+}  // namespace tarn::apps

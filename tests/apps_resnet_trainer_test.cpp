@@ -1,0 +1,369 @@
+// apps_resnet_trainer_test.cpp - the trainer's parts: loop, checkpoints, history, setup.
+#include <algorithm>
+#include <cmath>
+
+#include "apps_resnet_tools.h"
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tarn/apps/resnet/setup.h"
+#include "tarn/apps/resnet/trainer.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/random.h"
+#include "tarn/core/serialize.h"
+#include "tarn/nn/models/resnet.h"
+
+namespace tarn::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using test::slurp;
+using test::TempFolder;
+
+// Bright or dark pictures, made on demand. A test may ask for a signal when the n-th picture is
+// taken.
+class Pictures final : public data::ImageDataset {
+ public:
+  explicit Pictures(int64_t n) : n_(n) { pipeline = {.mean = {0.5f}, .std = {0.25f}}; }
+  int64_t size() const override { return n_; }
+  data::Image image(int64_t index) const override {
+    if (++taken == signal_at) raise(SIGINT);
+    data::Image picture(12, 12, 1);
+    for (size_t p = 0; p < picture.pixels.size(); ++p) {
+      picture.pixels[p] = static_cast<uint8_t>(label(index) * 90 + (p * 37 + 11 * index) % 100);
+    }
+    return picture;
+  }
+  int64_t label(int64_t index) const override { return index % 2; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+  mutable int64_t taken = 0;
+  int64_t signal_at = -1;
+
+ private:
+  int64_t n_;
+  std::vector<std::string> classes_{"dark", "light"};
+};
+
+ResnetSettings quick() {
+  ResnetSettings s;
+  s.batch_size = 8;
+  s.workers = 0;
+  s.epochs = 2;
+  s.lr = 0.05;
+  s.progress = false;
+  s.print_freq = 1;
+  return s;
+}
+
+ImageData pictures(int64_t train = 40, int64_t test = 16) {
+  ImageData d{.name = "pictures", .channels = 1, .classes = 2, .image_size = 12};
+  d.train = std::make_unique<Pictures>(train);
+  d.test = std::make_unique<Pictures>(test);
+  return d;
+}
+
+Pictures& training_pictures(ImageData& d) {
+  return static_cast<Pictures&>(*d.train);
+}
+
+// A run in its own folder; on: goes on in that folder.
+struct OneRun {
+  OneRun(const ResnetSettings& settings, ImageData& data, const std::string& folder,
+         bool on = false)
+      : s(settings), run(on ? RunDir::open(folder) : RunDir::create(folder, "run")) {
+    manual_seed(static_cast<uint64_t>(s.seed));
+    net = make_model(s, data);
+    trainer = std::make_unique<Trainer>(s, data, *net, run);
+    if (!on) return;
+    const Checkpoint c = load_checkpoint(run.path() / "checkpoints/last");
+    trainer->resume(c, load_history(run.path() / "metrics.jsonl", c.state.step));
+  }
+  std::string weights() const { return slurp(run.path() / "checkpoints/last/model.safetensors"); }
+  std::string momenta() const { return slurp(run.path() / "checkpoints/last/optim.safetensors"); }
+  int64_t lines() const {
+    const std::string text = slurp(run.path() / "metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
+  ResnetSettings s;
+  RunDir run;
+  std::unique_ptr<nn::Module> net;
+  std::unique_ptr<Trainer> trainer;
+};
+
+std::string whole_run(const ResnetSettings& s) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  OneRun run(s, data, folder.str());
+  EXPECT_TRUE(run.trainer->fit());
+  return run.weights();
+}
+
+// The run stopped when the picture `at` was taken, and resumed; equal to the one never stopped.
+void expect_resume_is_exact(const ResnetSettings& s, int64_t at, int64_t batch) {
+  const TempFolder stopped, never;
+  ImageData data = pictures();
+  {
+    training_pictures(data).signal_at = at;
+    OneRun run(s, data, stopped.str());
+    EXPECT_FALSE(run.trainer->fit());
+    EXPECT_EQ(run.trainer->state().batch, batch);
+  }
+  training_pictures(data).signal_at = -1;
+  std::string weights, momenta;
+  EpochFigures last;
+  {
+    OneRun run(s, data, stopped / "run", true);
+    EXPECT_TRUE(run.trainer->fit());
+    weights = run.weights();
+    momenta = run.momenta();
+    EXPECT_EQ(run.trainer->history().steps.size(), 10u);
+    EXPECT_EQ(run.trainer->history().epochs.size(), 2u);
+    EXPECT_EQ(run.lines(), 12);
+    last = run.trainer->history().epochs.at(1);
+  }
+  OneRun run(s, data, never.str());
+  EXPECT_TRUE(run.trainer->fit());
+  EXPECT_EQ(run.weights(), weights);
+  EXPECT_EQ(run.momenta(), momenta);
+  EXPECT_EQ(run.trainer->history().epochs.at(1).train_loss, last.train_loss);
+  EXPECT_EQ(run.trainer->history().epochs.at(1).train_accuracy, last.train_accuracy);
+}
+
+TEST(resnet_trainer, it_learns_what_is_easy) {
+  const TempFolder folder;
+  ImageData data = pictures(64, 32);
+  ResnetSettings s = quick();
+  s.epochs = 4;
+  OneRun run(s, data, folder.str());
+  EXPECT_TRUE(run.trainer->fit());
+  EXPECT_GT(run.trainer->last_score()->accuracy(), 90);
+  EXPECT_LT(run.trainer->history().epochs.back().train_loss, 0.3);
+}
+
+TEST(resnet_trainer, the_same_seed_gives_the_same_bits_whatever_the_workers) {
+  ResnetSettings s = quick();
+  const std::string weights = whole_run(s);
+  for (const int64_t workers : {1, 3}) {
+    s.workers = workers;
+    EXPECT_TRUE(whole_run(s) == weights) << workers;
+  }
+  s.seed = 2;
+  EXPECT_FALSE(whole_run(s) == weights);
+}
+
+TEST(resnet_trainer, a_run_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same_bits) {
+  // Epochs of 5 batches of 8: picture 19 is in batch 2 of epoch 0, picture 60 in batch 2 of
+  // epoch 1. A batch that was prepared when the signal came is not trained on.
+  expect_resume_is_exact(quick(), 19, 2);
+  expect_resume_is_exact(quick(), 60, 2);
+  ResnetSettings s = quick();
+  s.optimizer = "adamw";
+  s.lr = 0.003;
+  s.model_ema = true;
+  s.scheduler = "cosineannealinglr";
+  expect_resume_is_exact(s, 19, 2);
+}
+
+TEST(resnet_trainer, a_signal_while_testing_leaves_the_epoch_to_the_run_that_goes_on) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  static_cast<Pictures&>(*data.test).signal_at = 3;
+  {
+    OneRun run(quick(), data, folder.str());
+    EXPECT_FALSE(run.trainer->fit());
+    EXPECT_EQ(run.trainer->state().epoch, 0);
+    EXPECT_EQ(run.trainer->state().batch, 5);
+    EXPECT_TRUE(run.trainer->history().epochs.empty());
+  }
+  OneRun run(quick(), data, folder / "run", true);
+  EXPECT_TRUE(run.trainer->fit());
+  EXPECT_EQ(run.trainer->history().epochs.size(), 2u);
+  EXPECT_EQ(run.weights(), whole_run(quick()));
+}
+
+TEST(resnet_trainer, a_loss_that_is_not_finite_names_the_step_and_what_to_try) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  ResnetSettings s = quick();
+  s.lr = 1e30;
+  s.scheduler = "constant";
+  OneRun run(s, data, folder.str());
+  EXPECT_MESSAGE(Error, run.trainer->fit(), " at step 2 (epoch 1, lr 1e+30); try a lower --lr, ");
+}
+
+TEST(resnet_trainer, another_model_or_other_batches_cannot_go_on) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  ResnetSettings s = quick();
+  s.epochs = 1;
+  OneRun(s, data, folder.str()).trainer->fit();
+  ResnetSettings other = s;
+  other.model = "resnet20";
+  EXPECT_MESSAGE(Error, OneRun(other, data, folder / "run", true),
+                 "trains a resnet8, not a resnet20; pass --model resnet8 or leave --model out");
+  other = s;
+  other.batch_size = 10;
+  EXPECT_MESSAGE(Error, OneRun(other, data, folder / "run", true),
+                 "has 5 batches in an epoch; with these flags there are 4; pass the same data");
+}
+
+TEST(resnet_trainer, weight_averages_are_what_is_tested) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  ResnetSettings s = quick();
+  s.epochs = 1;
+  s.model_ema = true;
+  s.model_ema_decay = 1;  // the average stays at the first weights
+  manual_seed(1);
+  const auto first = make_model(s, data);
+  std::set<std::string> skipped;
+  const Score before = *evaluate(*first, *data.test, s, skipped);
+  OneRun run(s, data, folder.str());
+  run.trainer->fit();
+  EXPECT_EQ(run.trainer->last_score()->loss, before.loss);
+}
+
+TEST(resnet_checkpoint, what_is_saved_is_loaded) {
+  const TempFolder folder;
+  const Checkpoint c{.model = {{"w", tensor({1.0f, 2.0f})}},
+                     .optimizer = {{"m", tensor({3.0f})}},
+                     .ema = {{"w", tensor({4.0f})}},
+                     .state = {.epoch = 3,
+                               .batch = 2,
+                               .step = 17,
+                               .epoch_batches = 5,
+                               .loss_sum = 0.1,
+                               .right = 7,
+                               .seen = 16,
+                               .best_accuracy = 91.25,
+                               .random = {~uint64_t{0}, uint64_t{1} << 63}},
+                     .model_name = "resnet8"};
+  save_checkpoint(folder / "last", c);
+  save_checkpoint(folder / "last", c);  // replaces
+  EXPECT_EQ(folder.entries(), 1u);
+  const Checkpoint back = load_checkpoint(folder / "last");
+  EXPECT_EQ(back.model.at("w").to_vector<float>(), (std::vector<float>{1, 2}));
+  EXPECT_EQ(back.optimizer.at("m").to_vector<float>(), std::vector<float>{3});
+  EXPECT_EQ(back.ema.at("w").to_vector<float>(), std::vector<float>{4});
+  EXPECT_EQ(back.model_name, "resnet8");
+  EXPECT_EQ(back.state.epoch, 3);
+  EXPECT_EQ(back.state.batch, 2);
+  EXPECT_EQ(back.state.step, 17);
+  EXPECT_EQ(back.state.epoch_batches, 5);
+  EXPECT_EQ(back.state.loss_sum, 0.1);
+  EXPECT_EQ(back.state.right, 7);
+  EXPECT_EQ(back.state.seen, 16);
+  EXPECT_EQ(back.state.best_accuracy, 91.25);
+  EXPECT_EQ(back.state.random.seed, ~uint64_t{0});
+  EXPECT_EQ(back.state.random.offset, uint64_t{1} << 63);
+}
+
+TEST(resnet_checkpoint, one_that_cannot_be_saved_leaves_the_old_one) {
+  const TempFolder folder;
+  Checkpoint c{.model = {{"w", tensor({1.0f})}}, .model_name = "resnet8"};
+  save_checkpoint(folder / "last", c);
+  c.optimizer.add("undefined", Tensor());
+  EXPECT_MESSAGE(FileError, save_checkpoint(folder / "last", c),
+                 "checkpoint: cannot save " + folder / "last");
+  EXPECT_EQ(folder.entries(), 1u);
+  EXPECT_EQ(load_checkpoint(folder / "last").model.size(), 1u);
+}
+
+TEST(resnet_checkpoint, damage_is_named) {
+  const TempFolder folder;
+  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "no folder " + folder / "last");
+  const Checkpoint c{.model = {{"w", tensor({1.0f})}}, .model_name = "resnet8"};
+  save_checkpoint(folder / "last", c);
+  fs::resize_file(folder / "last/model.safetensors", 20);
+  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "last/model.safetensors");
+  folder.write("last/state.json", "{\"format\": 1, \"model\": ");
+  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "last/state.json is damaged: ");
+  folder.write("last/state.json", "{\"format\": 9}");
+  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"),
+                 "has format 9; this version reads format 1");
+  fs::remove(folder / "last/state.json");
+  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "cannot read " + folder / "last");
+}
+
+TEST(resnet_report, history_ends_where_the_checkpoint_stands) {
+  const TempFolder folder;
+  const std::string path = folder.write(
+      "metrics.jsonl",
+      "{\"step\": 1, \"epoch\": 0.5, \"loss\": 2, \"acc\": 10, \"lr\": 0.1, \"img_s\": 9}\n"
+      "{\"step\": 2, \"epoch\": 1, \"train_loss\": 2, \"train_acc\": 1, \"test_loss\": null, "
+      "\"test_acc\": 50, \"lr\": 0.1, \"img_s\": 9}\n"
+      "{\"step\": 3, \"epoch\": 1.5, \"loss\": 2, \"acc\": 10, \"lr\": 0.1, \"img_s\": 9}\n"
+      "{\"step\": 4, \"epo");
+  const History h = load_history(path, 2);
+  ASSERT_EQ(h.steps.size(), 1u);
+  ASSERT_EQ(h.epochs.size(), 1u);
+  EXPECT_EQ(h.steps[0].loss, 2);
+  EXPECT_TRUE(std::isnan(h.epochs[0].test_loss));
+  EXPECT_EQ(h.epochs[0].test_accuracy, 50);
+  const std::string kept = slurp(path);
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 2) << kept;
+  folder.write("metrics.jsonl", "{\"step\": 1}\n");
+  EXPECT_MESSAGE(FileError, load_history(path, 2), "resume: line 1 of " + path + " is damaged");
+  EXPECT_TRUE(load_history(folder / "none", 2).steps.empty());
+}
+
+TEST(resnet_setup, norms_and_biases_can_decay_on_their_own) {
+  const ImageData data = pictures();
+  ResnetSettings s = quick();
+  const auto net = make_model(s, data);
+  EXPECT_EQ(make_optimizer(s, *net)->num_groups(), 1u);
+  s.norm_weight_decay = 0;
+  for (const char* name : {"sgd", "adam", "adamw"}) {
+    s.optimizer = name;
+    EXPECT_EQ(make_optimizer(s, *net)->num_groups(), 2u);
+  }
+}
+
+TEST(resnet_setup, schedules_are_torchvisions) {
+  ResnetSettings s = quick();
+  s.lr = 0.1;
+  s.epochs = 90;
+  s.scheduler = "steplr";
+  const optim::Schedule step = make_schedule(s, 10);
+  EXPECT_DOUBLE_EQ(step.lr(0.1, 299), 0.1);  // 30 epochs of 10 steps
+  EXPECT_DOUBLE_EQ(step.lr(0.1, 300), 0.1 * 0.1);
+  s.scheduler = "exponentiallr";
+  s.gamma = 0.5;
+  EXPECT_DOUBLE_EQ(make_schedule(s, 10).lr(0.1, 25), 0.1 * 0.25);
+  s.scheduler = "cosineannealinglr";
+  s.epochs = 2;
+  EXPECT_NEAR(make_schedule(s, 10).lr(0.1, 10), 0.05, 1e-12);
+  s.scheduler = "constant";
+  s.warmup_epochs = 1;
+  const optim::Schedule warm = make_schedule(s, 10);
+  EXPECT_DOUBLE_EQ(warm.lr(0.1, 0), 0.1 * 0.01);
+  EXPECT_NEAR(warm.lr(0.1, 5), 0.1 * (0.01 + 0.99 * 0.5), 1e-12);
+  EXPECT_DOUBLE_EQ(warm.lr(0.1, 10), 0.1);
+  s.warmup_method = "constant";
+  EXPECT_DOUBLE_EQ(make_schedule(s, 10).lr(0.1, 9), 0.1 * 0.01);
+}
+
+TEST(resnet_settings, flags_that_do_not_go_together_are_refused) {
+  const auto message = [](auto change) {
+    ResnetSettings s;
+    change(s);
+    return test::message_of<UsageError>([&] { check_settings(s); });
+  };
+  EXPECT_EQ(message([](ResnetSettings&) {}), "");
+  EXPECT_NE(message([](ResnetSettings& s) { s.resume = s.weights = "x"; }).find("pass one"),
+            std::string::npos);
+  EXPECT_NE(message([](ResnetSettings& s) { s.test_only = true; }).find("needs weights to test"),
+            std::string::npos);
+  EXPECT_NE(message([](ResnetSettings& s) {
+              s.nesterov = true;
+              s.momentum = 0;
+            }).find("--nesterov needs"),
+            std::string::npos);
+  EXPECT_NE(message([](ResnetSettings& s) { s.start_epoch = 5; }).find("must be below --epochs"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tarn::apps
