@@ -11,7 +11,7 @@ namespace tarn::cpu {
 namespace {
 
 constexpr int64_t kPatchElements = 1 << 18;  // of one block of unfolded rows
-constexpr int64_t kGrain = 16;               // rows per thread at least
+constexpr int64_t kGrainElements = 1 << 15;  // per thread at least: less is not worth waking it
 
 /// Sizes within one group, and offsets into the tensors.
 struct Group {
@@ -39,7 +39,7 @@ template <typename T>
 void unfold(const Conv2dShape& s, const T* x, int64_t first, int64_t count, T* col) {
   const Group g(s);
   const int64_t ow = s.ow();
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(count, 1 + kGrainElements / g.columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t oy = (first + row) / ow, ox = (first + row) % ow;
       for (int64_t r = 0; r < s.kh; ++r) {
@@ -69,7 +69,7 @@ template <typename T>
 void fold(const Conv2dShape& s, const T* col, T* gx) {
   const Group g(s);
   const int64_t oh = s.oh(), ow = s.ow();
-  parallel_for(s.h * s.w, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(s.h * s.w, 1 + kGrainElements / g.columns, [&](int64_t begin, int64_t end) {
     for (int64_t pixel = begin; pixel < end; ++pixel) {
       T* to = gx + pixel * s.c;
       std::fill(to, to + g.channels, T(0));
