@@ -158,10 +158,7 @@ struct LayerNormView {
   Shape sizes, normalized;
   int64_t rows, width;
 
-  Tensor matrix(const Tensor& t) const { return raw_matrix(t, rows, width); }
-  static Tensor raw_matrix(const Tensor& t, int64_t rows, int64_t width) {
-    return reshape(t, {rows, width});
-  }
+  Tensor matrix(const Tensor& t) const { return reshape(t, {rows, width}); }
 };
 
 LayerNormView layer_norm_view(const Tensor& x, const Shape& normalized, const Tensor& weight,
@@ -191,7 +188,7 @@ LayerNormView layer_norm_view(const Tensor& x, const Shape& normalized, const Te
   return {x.sizes(), normalized, rows, width};
 }
 
-// Saved: x, weight, mean, rstd, bias.
+// Saved: x, weight, mean, rstd.
 Grads layer_norm_gradient(const Saved& s, const Tensor& g, const LayerNormView& v, double eps,
                           DType weight_dtype, DType bias_dtype, Wants w) {
   const Tensor x = v.matrix(s[0]), gm = v.matrix(to(g, s[0].dtype()));

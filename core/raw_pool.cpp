@@ -31,6 +31,14 @@ int64_t output_size(const char* op, const Tensor& x, int64_t in, int64_t kernel,
   TARN_CHECK_AS(ShapeError, out > 0, op,
                 ": the window must fit into the padded image; got x=", x.describe(),
                 ", kernel=", kernel, ", dilation=", dilation, ", padding=", pad);
+  // A dilated window in the left padding may step over a small image.
+  for (int64_t o = 0; o < out && o * stride < pad; ++o) {
+    const int64_t before = pad - o * stride;
+    const int64_t first = (before + dilation - 1) / dilation * dilation - before;
+    TARN_CHECK_AS(ShapeError, first < in, op,
+                  ": every window must cover an element; got x=", x.describe(), ", kernel=", kernel,
+                  ", dilation=", dilation, ", padding=", pad);
+  }
   return out;
 }
 

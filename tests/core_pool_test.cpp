@@ -196,6 +196,10 @@ TEST(PoolTest, errors_are_in_the_callers_terms) {
   expect_error<ShapeError>(
       "avg_pool2d: the window must fit into the padded image; got x=[1, 1, 4, 4]",
       [&] { avg_pool2d(x, 5); });
+  expect_error<ShapeError>("max_pool2d: every window must cover an element; got x=[1, 1, 3, 3]",
+                           [] {
+                             max_pool2d(zeros({1, 1, 3, 3}), 2, 1, 1, 4);
+                           });
   expect_error<ShapeError>("max_pool2d: x must be [N, C, H, W] or [C, H, W]", [&] {
     max_pool2d(zeros({4, 4}), 2);
   });

@@ -3,7 +3,7 @@
 // Halves are summed in f32 and rounded once. The gradient is gathered per input row, see pool.cpp.
 #include "tarn/core/cpu/pool.h"
 #include "tarn/core/cpu/pool_windows.h"
-#include "tarn/core/cpu/vec.h"
+#include "tarn/core/cpu/reduce_ops.h"
 #include "tarn/core/parallel.h"
 
 namespace tarn::cpu {
@@ -73,10 +73,15 @@ void avg_planes(const T* x, const PoolWindows& p, T* y) {
       }
       for (int64_t o = 0; p.adaptive && o < out; ++o) {
         const int64_t oh = o / p.w.out, ow = o % p.w.out;
+        const int64_t begin = p.h.first[oh], end = p.h.last[oh];
+        const T* rows = x + i * in + begin * p.w.in;
         A sum = 0;
-        for (int64_t h = p.h.first[oh]; h < p.h.last[oh]; ++h) {
-          const T* row = x + i * in + h * p.w.in;
-          for (int64_t w = p.w.first[ow]; w < p.w.last[ow]; ++w) sum += to<A>(row[w]);
+        if (p.w.out == 1) {  // whole rows, one after the other
+          sum = static_cast<A>(fold_chunk(SumOp<T>(), rows, (end - begin) * p.w.in));
+        } else {
+          for (int64_t h = begin; h < end; ++h, rows += p.w.in) {
+            for (int64_t w = p.w.first[ow]; w < p.w.last[ow]; ++w) sum += to<A>(rows[w]);
+          }
         }
         y[i * out + o] = T(sum / static_cast<A>(p.divisor(oh, ow)));
       }
