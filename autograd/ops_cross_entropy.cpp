@@ -1,7 +1,7 @@
 // ops_cross_entropy.cpp - cross entropy (fused with its softmax) and the negative log likelihood.
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
-#include "tarn/autograd/reduce_helpers.h"
+#include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_softmax.h"
 #include "tarn/core/views.h"

@@ -1,7 +1,7 @@
 // ops_loss.cpp - losses between tensors of the same sizes, made of recorded operations.
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
-#include "tarn/autograd/reduce_helpers.h"
+#include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {

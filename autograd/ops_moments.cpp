@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tarn/autograd/record.h"
-#include "tarn/autograd/reduce_helpers.h"
+#include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_softmax.h"
 

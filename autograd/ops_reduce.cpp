@@ -1,6 +1,6 @@
 // ops_reduce.cpp - sums, products, extremes, running sums and sorting, with their gradients.
 #include "tarn/autograd/record.h"
-#include "tarn/autograd/reduce_helpers.h"
+#include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
 

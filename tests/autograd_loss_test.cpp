@@ -4,7 +4,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 using In = const std::vector<Tensor>&;
 constexpr Reduction kAllReductions[] = {Reduction::kMean, Reduction::kSum, Reduction::kNone};
 

@@ -5,7 +5,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 using In = const std::vector<Tensor>&;
 
 TEST(ReduceGradientTest, sums_products_and_moments) {

@@ -7,7 +7,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 constexpr double kEps = 1e-5;
 
 struct Statistics {

@@ -7,7 +7,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 
 struct Case {
   Size2 kernel, stride, pad, dilation;

@@ -11,7 +11,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

@@ -9,7 +9,7 @@
 namespace tarn {
 namespace {
 
-using namespace testing;  // NOLINT: test helpers
+using namespace testing;  // NOLINT
 
 Doubles reference(const Doubles& x, const Shape& sizes, int dim, bool log) {
   Doubles y(x.size());

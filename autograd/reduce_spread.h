@@ -1,4 +1,4 @@
-// reduce_helpers.h - what the gradients of reductions share.
+// reduce_spread.h - what the gradients of reductions share.
 #pragma once
 
 #include "tarn/autograd/functions.h"
