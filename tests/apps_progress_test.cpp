@@ -123,7 +123,7 @@ TEST(Metrics, the_line_is_torchvisions) {
   MetricLogger log;
   log.add("lr", MeterStyle::kValue);
   log.add("img/s", MeterStyle::kRate);
-  log.update("lr", 0.1);
+  log.update("lr", 0.1 + 1e-16);  // shown to six digits
   log.update("img/s", 812.41);
   log.update("loss", 6.9401);
   log.update("loss", 6.9123);

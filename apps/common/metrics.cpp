@@ -24,7 +24,7 @@ std::string meter_text(MeterStyle style, const SmoothedValue& v) {
     case MeterStyle::kPercent:
       return format("%.2f (%.2f)", v.median(), v.global_mean());
     case MeterStyle::kValue:
-      return number_text(v.value());
+      return format("%.6g", v.value());  // a schedule's 0.004 may be 0.0040000000000000036
     case MeterStyle::kRate:
       return format("%.1f", v.mean());
   }

@@ -45,7 +45,7 @@ class SmoothedValue {
 enum class MeterStyle {
   kSmoothed,  // "6.9123 (6.9401)": median and global mean
   kPercent,   // "0.00 (0.31)"
-  kValue,     // "0.1": the last value, as short as it can be
+  kValue,     // "0.1": the last value, to six digits
   kRate,      // "812.4": the mean of the last few values
 };
 
