@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "op_table_checks.h"
 #include "op_table_inputs.h"
 #include <gtest/gtest.h>
 
@@ -50,6 +51,16 @@ Reference each(std::function<double(const std::vector<double>&)> f) {
 
 namespace {
 
+double largest(const Host& h) {
+  double m = 0;
+  for (double v : h.v) {
+    if (std::isfinite(v)) m = std::max(m, std::abs(v));
+  }
+  return m;
+}
+
+}  // namespace
+
 std::vector<Host> hosts(const std::vector<Tensor>& tensors) {
   std::vector<Host> out;
   for (const Tensor& t : tensors) out.push_back(Host::of(t));
@@ -62,15 +73,6 @@ std::string describe(const std::vector<Tensor>& tensors) {
   return "inputs " + text;
 }
 
-double largest(const Host& h) {
-  double m = 0;
-  for (double v : h.v) {
-    if (std::isfinite(v)) m = std::max(m, std::abs(v));
-  }
-  return m;
-}
-
-// |got - want| <= rtol * max(|want|, floor * largest(want)); NaN and infinities must agree.
 void expect_close(const std::vector<Host>& got, const std::vector<Host>& want, double rtol,
                   double floor, const char* what) {
   ASSERT_EQ(got.size(), want.size()) << what;
@@ -89,6 +91,8 @@ void expect_close(const std::vector<Host>& got, const std::vector<Host>& want, d
     }
   }
 }
+
+namespace {
 
 // Gradients of sum(output * cotangent) for the leaves that want one; zeros where none flows.
 std::vector<Host> gradients(const std::vector<Tensor>& outputs, const std::vector<Tensor>& leaves,
@@ -119,11 +123,8 @@ std::vector<Tensor> cotangents_for(const std::vector<Tensor>& outputs, Rng& rng)
   return out;
 }
 
-struct Result {
-  std::vector<Host> values, grads;
-};
+}  // namespace
 
-// Value, and gradient for the cotangents of a given seed.
 Result run(const Row& row, const Case& c, const std::vector<Tensor>& in) {
   const std::vector<Tensor> leaves = as_leaves(in, c);
   const std::vector<Tensor> out = row.fn(leaves);
@@ -133,6 +134,8 @@ Result run(const Row& row, const Case& c, const std::vector<Tensor>& in) {
   if (row.gradient) r.grads = gradients(out, leaves, cotangents_for(out, rng));
   return r;
 }
+
+namespace {
 
 void check_value(const Row& row) {
   Rng rng = rng_for(row.name);
@@ -362,6 +365,8 @@ void Table::register_tests() const {
            Layout::kChannelsLast);
     aspect(!row.empty.empty(), "empty", [&row] { check_empty(row); });
     aspect(referred && row.special, "special", [&row] { check_special(row); });
+    aspect(referred && row.nonfinite, "nonfinite", [&row] { check_nonfinite(row); });
+    aspect(!row.large.empty(), "large", [&row] { check_large(row); });
     for (Device device : available_devices()) {
       if (device.is_cpu()) continue;
       aspect(any, "device_" + device.str(), [&row, device] { check_device(row, device); });

@@ -11,6 +11,8 @@
 //                in value and gradient, f64 and f32
 //   empty        zero-size cases: sizes, values, zero gradients
 //   special      NaN, infinities, signed zeros, huge and tiny numbers, f64 and f32
+//   nonfinite    one NaN or infinity among ordinary inputs, f64 and f32
+//   large        value and gradient where kernels use blocks, tails and threads
 //   device_*     every other device against the CPU
 //   errors       each wrong call throws tarn::Error with its text
 #pragma once
@@ -72,10 +74,12 @@ struct Row {
   TensorFunction fn;
   std::vector<Case> cases;
   Reference reference{};      ///< none: no value, dtype_int and special aspects
+  std::vector<Case> large{};  ///< cases that reach the kernels' blocks, tails and threads
   std::vector<Case> empty{};  ///< cases with zero-size inputs
   std::vector<Error> errors{};
   bool gradient = true;       ///< the result is differentiable
   bool second = true;         ///< ... twice, at the cases' inputs
+  bool nonfinite = false;     ///< the reference holds for a NaN or infinity among the inputs
   bool special = false;       ///< the reference holds for NaN, infinities and extremes
   bool integers = false;      ///< takes i64 and i32 with the reference's values
   bool u8 = true;             ///< ... and u8 (nothing wraps round)

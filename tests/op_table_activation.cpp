@@ -35,6 +35,7 @@ Row activation(const char* name, Fn fn, Ref ref, std::vector<double> kinks = {})
     row.cases.push_back({{.sizes = sizes, .low = -4, .high = 4, .avoid = kinks}});
   }
   row.empty = {{{.sizes = {0}}}, {{.sizes = {3, 0}}}};
+  row.large = {{{.sizes = {257, 263}, .low = -4, .high = 4, .avoid = kinks}}};
   row.special = true;
   row.rtol_f32 = 3e-6;
   row.errors = {{"undefined", [fn] { fn(Tensor()); }, "x must be a tensor; got an undefined one"}};

@@ -146,16 +146,22 @@ void add_conv2d(Table& table) {
          conv2d(Tensor(), zeros({2, 1, 1, 1}));
        },
        "conv2d: x must be a tensor; got an undefined one"}};
+  row.large = {{{.sizes = {1, 16, 14, 14}}, {.sizes = {17, 16, 3, 3}}, {.sizes = {17}}}};
   table.add(row);
   table.add(conv_row("conv2d/no_bias", {2, 2, 3, 3}, {3, 2, 2, 2}, false, {}));
-  table.add(conv_row("conv2d/pointwise", {2, 3, 3, 2}, {4, 3, 1, 1}, true, {}));
-  table.add(conv_row("conv2d/strided", {1, 2, 5, 6}, {3, 2, 3, 2}, true,
-                     {.stride_h = 2, .stride_w = 3, .pad_h = 1}));
+  row = conv_row("conv2d/pointwise", {2, 3, 3, 2}, {4, 3, 1, 1}, true, {});
+  row.large = {{{.sizes = {2, 33, 9, 9}}, {.sizes = {40, 33, 1, 1}}, {.sizes = {40}}}};
+  table.add(row);
+  row = conv_row("conv2d/strided", {1, 2, 5, 6}, {3, 2, 3, 2}, true,
+                 {.stride_h = 2, .stride_w = 3, .pad_h = 1});
+  row.large = {{{.sizes = {1, 16, 15, 17}}, {.sizes = {17, 16, 3, 2}}, {.sizes = {17}}}};
+  table.add(row);
   table.add(conv_row("conv2d/dilated", {1, 2, 5, 5}, {2, 2, 2, 3}, false,
                      {.pad_w = 1, .dilation_h = 3, .dilation_w = 2}));
   table.add(conv_row("conv2d/grouped", {2, 4, 3, 3}, {6, 2, 2, 2}, true, {.groups = 2}));
-  table.add(conv_row("conv2d/depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, true,
-                     {.pad_h = 1, .pad_w = 1, .groups = 3}));
+  row = conv_row("conv2d/depthwise", {2, 3, 4, 4}, {3, 1, 3, 3}, true,
+                 {.pad_h = 1, .pad_w = 1, .groups = 3});
+  table.add(row);
   row = conv_row("conv2d/unbatched", {1, 2, 4, 4}, {2, 2, 3, 3}, true, {});
   row.fn = call([](const std::vector<Tensor>& in) {
     return unsqueeze(conv2d(squeeze(in[0], 0), in[1], in[2]), 0);

@@ -31,6 +31,9 @@ std::vector<Case> unary_cases(const In& like) {
 Row unary_row(const char* name, Tensor (*fn)(const Tensor&), double (*ref)(double), In range) {
   Row row{.name = name, .fn = call1(fn), .cases = unary_cases(range), .reference = each1(ref)};
   row.empty = {{{.sizes = {0}}}, {{.sizes = {2, 0, 3}}}};
+  row.large = {{range}, {range}};
+  row.large[0][0].sizes = {5003};
+  row.large[1][0].sizes = {257, 263};  // more than one thread's worth
   row.errors = {{"undefined", [fn] { fn(Tensor()); }, "x must be a tensor; got an undefined one"}};
   row.special = true;
   row.integers = true;
@@ -125,6 +128,13 @@ Row binary_row(const char* name, std::function<Tensor(const Tensor&, const Tenso
           .cases = binary_cases(a, b),
           .reference = each2(ref),
           .empty = {{{.sizes = {0}}, {.sizes = {1}}}, {{.sizes = {2, 0}}, {.sizes = {2, 1}}}}};
+  const std::vector<std::pair<Shape, Shape>> large = {
+      {{261, 257}, {261, 257}}, {{67, 131}, {131}}, {{3, 1, 131}, {67, 1}}};
+  for (const auto& [sa, sb] : large) {
+    row.large.push_back({a, b});
+    row.large.back()[0].sizes = sa;
+    row.large.back()[1].sizes = sb;
+  }
   row.errors = {{"shapes",
                  [fn] {
                    fn(zeros({4, 3}), zeros({4}));

@@ -64,6 +64,7 @@ void add_picking(Table& table) {
             return out;
           }),
           .empty = {{{.sizes = {0, 4}}, index({2}, 4)}, {{.sizes = {3, 4}}, index({0}, 4)}}};
+  row.large = {{{.sizes = {50, 257}}, index({300}, 257)}};
   row.errors = range_errors([](const Tensor& i) { index_select(zeros({3, 4}), 1, i); });
   row.errors.push_back({"rank",
                         [] {
@@ -125,6 +126,7 @@ void add_picking(Table& table) {
            return out;
          }),
          .empty = {{{.sizes = {5, 3}}, index({0}, 5)}, {{.sizes = {5, 0}}, index({2}, 5)}}};
+  row.large = {{{.sizes = {257, 65}}, index({40, 7}, 257)}};
   row.errors = {{"rank", [] { embedding(zeros({3}), ints({0}, {1})); },
                  "embedding: weight must be [V, D]; got weight=[3] f32 cpu"},
                 {"range",

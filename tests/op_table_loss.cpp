@@ -1,4 +1,5 @@
 // op_table_loss.cpp - rows: losses.
+#include <algorithm>
 #include <cmath>
 
 #include "op_table.h"
@@ -52,6 +53,10 @@ void add_pair(Table& table, const std::string& name, Loss fn,
     }
     x.sizes = target.sizes = {0, 3};
     row.empty = {{x, target}};
+    // The first wants probabilities; the second takes -inf from -inf, as PyTorch does.
+    row.nonfinite = name != "binary_cross_entropy" && name != "binary_cross_entropy_with_logits";
+    x.sizes = target.sizes = {66, 131};
+    row.large = {{x, target}};
     row.ulps_half = 4;  // composed: each step rounds
     row.errors = errors;
     row.errors.push_back(
@@ -170,20 +175,21 @@ Host label_loss(const std::vector<Host>& in, bool softmax, int64_t ignore, doubl
     Shape at = in[1].index(p);
     at.insert(1, 0);
     std::vector<double> logp;
-    double denominator = 0;
     for (int64_t c = 0; c < classes; ++c) {
       at[1] = c;
       logp.push_back(x.v[x.position(at)]);
-      denominator += std::exp(logp.back());
     }
-    for (double& v : logp) v -= softmax ? std::log(denominator) : 0;
+    const double top = *std::max_element(logp.begin(), logp.end());
+    double denominator = 0;
+    for (double v : logp) denominator += std::exp(v - top);
+    for (double& v : logp) v = softmax ? v - top - std::log(denominator) : v;
     const auto t = static_cast<int64_t>(in[1].v[static_cast<size_t>(p)]);
     if (t == ignore) continue;
     const auto weight = [&](int64_t c) {
       return in.size() > 2 ? in[2].v[static_cast<size_t>(c)] : 1.0;
     };
     double v = -(1 - smoothing) * weight(t) * logp[static_cast<size_t>(t)];
-    for (int64_t c = 0; c < classes; ++c) {
+    for (int64_t c = 0; smoothing > 0 && c < classes; ++c) {
       v -= smoothing / static_cast<double>(classes) * weight(c) * logp[static_cast<size_t>(c)];
     }
     loss.v[static_cast<size_t>(p)] = v;
@@ -213,6 +219,8 @@ void add_labels(Table& table) {
           .rtol_f32 = 5e-6,
           .ulps_half = 4};
     r.empty = {{{.sizes = {0, 4}}, index({0}, 4)}};
+    r.large = {{{.sizes = {130, 257}}, index({130}, 257)}};
+    r.nonfinite = true;
     const auto fn = [=](const Tensor& x, const Tensor& t) {
       return softmax ? cross_entropy(x, t) : nll_loss(x, t);
     };

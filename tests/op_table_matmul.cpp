@@ -57,12 +57,18 @@ Row product_row(const char* name, Tensor (*fn)(const Tensor&, const Tensor&),
   for (const auto& [a, b] : shapes) row.cases.push_back({{.sizes = a}, {.sizes = b}});
   for (const auto& [a, b] : empty) row.empty.push_back({{.sizes = a}, {.sizes = b}});
   row.integers = true;
+  row.nonfinite = true;
   row.ulps_half = 2;  // the f32 sums may run in another order
   row.rtol_f32 = 1e-6;
   return row;
 }
 
 void add_products(Table& table) {
+  Row large = product_row("matmul/large", matmul, {{{2, 3}, {3, 2}}}, {}, {});
+  large.large = {{{.sizes = {65, 70}}, {.sizes = {70, 131}}},
+                 {{.sizes = {3, 40, 33}}, {.sizes = {3, 33, 50}}},
+                 {{.sizes = {129, 200}}, {.sizes = {200}}}};
+  table.add(large);
   table.add(product_row(
       "matmul", matmul,
       {{{3}, {3}},
@@ -138,6 +144,8 @@ void add_addmm(Table& table) {
           .empty = {{{.sizes = {2, 3}}, {.sizes = {2, 0}}, {.sizes = {0, 3}}},
                     {{.sizes = {3}}, {.sizes = {0, 2}}, {.sizes = {2, 3}}}}};
   row.ulps_half = 3;
+  row.nonfinite = true;
+  row.large = {{{.sizes = {131}}, {.sizes = {65, 70}}, {.sizes = {70, 131}}}};
   row.errors = {{"added tensor",
                  [] {
                    addmm(zeros({3}), zeros({2, 2}), zeros({2, 2}));
@@ -172,6 +180,8 @@ void add_linear(Table& table) {
                     {{.sizes = {2, 3}}, {.sizes = {0, 3}}, {.sizes = {0}}}}};
   row.ulps_half = 2;
   row.rtol_f32 = 1e-6;
+  row.nonfinite = true;
+  row.large = {{{.sizes = {130, 65}}, {.sizes = {70, 65}}, {.sizes = {70}}}};
   row.errors = {
       {"inner",
        [] {

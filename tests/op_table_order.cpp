@@ -37,15 +37,23 @@ void add_running(Table& table) {
           .empty = {{{.sizes = {0, 3}}}, {{.sizes = {3, 0}}}},
           .integers = true,
           .ulps_half = 2};
+  row.nonfinite = true;
+  row.large = {{{.sizes = {65, 257}, .low = -0.4, .high = 2}}};
   row.errors = {{"dim", [] { cumsum(zeros({2}), 1); }, "cumsum: dimension out of range; got 1"}};
   table.add(row);
   row.name = "cumprod";
+  row.large.clear();
   row.fn = call1([](const Tensor& x) { return cumprod(x, 1); });
   row.reference = running(1, [](double a, double b) { return a * b; });
   row.errors = {{"dim", [] { cumprod(zeros({2}), 1); }, "cumprod: dimension out of range; got 1"}};
   row.u8 = false;
   row.ulps_half = 3;
   table.add(row);
+}
+
+// NaN counts as the largest.
+bool less(double x, double y) {
+  return std::isnan(y) ? !std::isnan(x) : x < y;
 }
 
 // Rows of [M, N] sorted along dimension 1: values and positions of the first k.
@@ -58,7 +66,7 @@ Reference sorted(int64_t k, bool descending) {
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
         const double x = in[0].at({i, a}), y = in[0].at({i, b});
-        return descending ? x > y : x < y;
+        return descending ? less(y, x) : less(x, y);
       });
       for (int64_t j = 0; j < take; ++j) {
         values.at({i, j}) = in[0].at({i, order[static_cast<size_t>(j)]});
@@ -82,6 +90,8 @@ void add_sorting(Table& table) {
             .reference = sorted(-1, descending),
             .empty = {{{.sizes = {0, 3}}}, {{.sizes = {3, 0}}}},
             .integers = true};
+    row.nonfinite = true;
+    row.large = {{{.sizes = {33, 300}, .distinct = true}}};
     table.add(row);
   }
   Row row{.name = "argsort",
@@ -101,6 +111,8 @@ void add_sorting(Table& table) {
            .reference = sorted(2, largest),
            .empty = {{{.sizes = {0, 3}}}},
            .integers = true};
+    row.nonfinite = true;
+    row.large = {{{.sizes = {33, 300}, .distinct = true}}};
     row.errors = {{"k", [] { topk(zeros({3}), 4); },
                    "topk: k must be in [0, size of the dimension]; got k=4, x=[3] f32 cpu"}};
     table.add(row);
@@ -136,6 +148,8 @@ void add_softmax(Table& table) {
               .reference =
                   one([log, d](const std::vector<Host>& in) { return softmax_of(in[0], d, log); }),
               .empty = {{{.sizes = {0, 3}}}, {{.sizes = {3, 0}}}}};
+      row.nonfinite = true;
+      row.large = {{{.sizes = {65, 257}, .low = -4, .high = 4}}, {{.sizes = {70, 9, 8, 7}}}};
       row.errors = {{"integers",
                      [log] {
                        const Tensor x = zeros({2}, {.dtype = DType::kI64});

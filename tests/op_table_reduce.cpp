@@ -64,6 +64,13 @@ double min_of(const Values& v) {
     return w;
   }());
 }
+// Position of the first element equal to `value`, which may be NaN.
+double first_of(const Values& v, double value) {
+  const auto same = [value](double e) {
+    return e == value || (std::isnan(e) && std::isnan(value));
+  };
+  return static_cast<double>(std::find_if(v.begin(), v.end(), same) - v.begin());
+}
 double variance_of(const Values& v, double correction) {
   const double mean = mean_of(v);
   double sum = 0;
@@ -125,7 +132,11 @@ std::vector<Row> reduce_rows(const std::string& name, Reduce fn,
                      "a dimension may be listed only once; got dims=[0, -2] (0 twice)"}};
     }
     row.empty = {{{.sizes = {0, 3}}}, {{.sizes = {3, 0}}}};
+    row.large = {{like}, {like}};
+    row.large[0][0].sizes = {130, 257};
+    row.large[1][0].sizes = {9, 33, 70};
     row.ulps_half = 2;
+    row.nonfinite = true;
     rows.push_back(row);
   }
   return rows;
@@ -148,6 +159,7 @@ void add_sums(Table& table) {
   const Reduce prod_of_dims = [](const Tensor& x, const Shape& d, bool k) { return prod(x, d, k); };
   for (Row row : reduce_rows("prod", prod_of_dims, prod_of, {.low = 0.5, .high = 1.5})) {
     row.ulps_half = 3;
+    row.large.clear();  // products of that many leave f32's range
     table.add(row);
   }
   // A zero among the factors: the gradient is the product of the others.
@@ -193,13 +205,14 @@ void add_extrema(Table& table) {
                 [largest](const std::vector<Host>& in) {
                   const auto f = largest ? max_of : min_of;
                   Host values = folded({1}, true, f)(in)[0];
-                  Host at = folded({1}, true, [f](const Values& v) {
-                    return static_cast<double>(std::find(v.begin(), v.end(), f(v)) - v.begin());
-                  })(in)[0];
+                  Host at =
+                      folded({1}, true, [f](const Values& v) { return first_of(v, f(v)); })(in)[0];
                   return std::vector<Host>{values, at};
                 },
             .empty = {{{.sizes = {0, 3}}}}};
     row.integers = true;
+    row.nonfinite = true;
+    row.large = {{{.sizes = {65, 257}, .distinct = true}}};
     table.add(row);
     table.add({.name = std::string(both) + "/all",
                .fn = call1([largest](const Tensor& x) { return largest ? max(x) : min(x); }),
@@ -208,13 +221,15 @@ void add_extrema(Table& table) {
     const std::string arg = largest ? "argmax" : "argmin";
     const auto position = [largest](const Values& v) {
       const double best = largest ? max_of(v) : min_of(v);
-      return static_cast<double>(std::find(v.begin(), v.end(), best) - v.begin());
+      return first_of(v, best);
     };
     row = {.name = arg,
            .fn = call1([largest](const Tensor& x) { return largest ? argmax(x) : argmin(x); }),
            .cases = {{{.sizes = {3, 4}, .distinct = true}}, {index({2, 5}, 3)}},
            .reference = folded({}, false, position),
            .gradient = false};
+    row.nonfinite = true;
+    row.large = {{{.sizes = {65, 257}, .distinct = true}}};
     table.add(row);
     row.name = arg + "/dim";
     row.fn = call1([largest](const Tensor& x) { return largest ? argmax(x, 1) : argmin(x, 1); });
@@ -237,6 +252,7 @@ void add_truths(Table& table) {
          })) {
       for (Case& c : row.cases) c = {index(c[0].sizes, 2)};
       for (Case& c : row.empty) c = {index(c[0].sizes, 2)};
+      for (Case& c : row.large) c = {index(c[0].sizes, 2)};
       row.gradient = false;
       table.add(row);
     }
@@ -308,6 +324,7 @@ void add_logsumexp(Table& table) {
   };
   for (Row row : reduce_rows("logsumexp", logsumexp_of_dims, [](const Values& v) {
          const double top = v.empty() ? 0 : max_of(v);
+         if (std::isinf(top)) return top;
          double sum = 0;
          for (double e : v) sum += std::exp(e - top);
          return top + std::log(sum);
