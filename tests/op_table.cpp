@@ -34,7 +34,13 @@ Reference each(std::function<double(const std::vector<double>&)> f) {
     for (const Host& h : in) sizes = broadcast_shapes("reference", sizes, h.sizes);
     Host out(sizes);
     std::vector<double> x(in.size());
-    for (int64_t i = 0; i < out.numel(); ++i) {
+    bool alike = true;
+    for (const Host& h : in) alike &= h.sizes == sizes;
+    for (size_t i = 0; alike && i < out.v.size(); ++i) {
+      for (size_t k = 0; k < in.size(); ++k) x[k] = in[k].v[i];
+      out.v[i] = f(x);
+    }
+    for (int64_t i = 0; !alike && i < out.numel(); ++i) {
       const Shape at = out.index(i);
       for (size_t k = 0; k < in.size(); ++k) {
         Shape mine = Shape::filled(in[k].sizes.dim(), 0);

@@ -129,7 +129,7 @@ Row binary_row(const char* name, std::function<Tensor(const Tensor&, const Tenso
           .reference = each2(ref),
           .empty = {{{.sizes = {0}}, {.sizes = {1}}}, {{.sizes = {2, 0}}, {.sizes = {2, 1}}}}};
   const std::vector<std::pair<Shape, Shape>> large = {
-      {{261, 257}, {261, 257}}, {{67, 131}, {131}}, {{3, 1, 131}, {67, 1}}};
+      {{261, 257}, {261, 257}}, {{33, 131}, {131}}, {{3, 1, 70}, {33, 1}}};
   for (const auto& [sa, sb] : large) {
     row.large.push_back({a, b});
     row.large.back()[0].sizes = sa;
