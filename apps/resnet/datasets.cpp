@@ -25,7 +25,7 @@ ImagePipeline small_pipeline(const Normalisation& n, int64_t size, int64_t paddi
                              const ResnetSettings& s, bool train) {
   ImagePipeline p{.mean = n.mean, .std = n.std};
   if (!train || !s.augment) return p;
-  p.steps.push_back(data::random_crop(size, padding));
+  if (padding > 0) p.steps.push_back(data::random_crop(size, padding));
   if (flip) p.steps.push_back(data::random_horizontal_flip());
   p.erasing.probability = s.random_erase;
   return p;
@@ -51,7 +51,7 @@ ImageData open_mnist(const std::string& name, const std::string& folder, const R
   ImageData d{.name = name, .channels = 1, .image_size = 28};
   const auto open = [&](bool train) {
     auto set = data::load_mnist(folder, train, classes);
-    set->pipeline = small_pipeline(n, 28, 2, fashion, s, train);
+    set->pipeline = small_pipeline(n, 28, fashion ? 0 : 2, fashion, s, train);
     return set;
   };
   if (with_train) d.train = open(true);
