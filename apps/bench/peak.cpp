@@ -20,18 +20,21 @@ typedef float Vec __attribute__((vector_size(4 * kWidth)));
 constexpr int kChains = 12;
 
 __attribute__((noinline)) float multiply_adds(int64_t rounds) {
-  Vec sums[kChains] = {};
-  Vec a = {}, b = {};
+  // Values the compiler cannot know, all different, so that no chain stands for another.
+  volatile float seed = 0.999f;
+  Vec sums[kChains], a, b;
   for (int i = 0; i < kWidth; ++i) {
-    a[i] = 0.999f;
-    b[i] = 0.001f * static_cast<float>(i);
+    a[i] = seed;
+    b[i] = seed * static_cast<float>(i + 1);  // not 0: sums must not fade into denormals
+    for (int c = 0; c < kChains; ++c) sums[c][i] = seed * static_cast<float>(c * kWidth + i);
   }
   for (int64_t r = 0; r < rounds; ++r) {
     for (Vec& sum : sums) sum = sum * a + b;
-    asm volatile("");  // keeps the rounds apart
   }
   float total = 0;
-  for (const Vec& v : sums) total += v[0];
+  for (const Vec& v : sums) {
+    for (int i = 0; i < kWidth; ++i) total += v[i];
+  }
   return total;
 }
 
