@@ -361,8 +361,9 @@ TEST(resnet_settings, flags_that_do_not_go_together_are_refused) {
               s.momentum = 0;
             }).find("--nesterov needs"),
             std::string::npos);
-  EXPECT_NE(message([](ResnetSettings& s) { s.start_epoch = s.epochs; }).find("must be below --epochs"),
-            std::string::npos);
+  EXPECT_NE(
+      message([](ResnetSettings& s) { s.start_epoch = s.epochs; }).find("must be below --epochs"),
+      std::string::npos);
 }
 
 }  // namespace
