@@ -11,6 +11,21 @@ namespace detail {
 inline thread_local bool anomaly_mode = false;
 /// Where in the model this thread is, e.g. "layer1.0.conv1"; kept by nn::Module in anomaly mode.
 std::string& current_module_path();
+
+/// Appends a module's name to the path until the end of the scope. A root has none.
+class ModulePathScope {
+ public:
+  explicit ModulePathScope(const std::string& name) : length_(current_module_path().size()) {
+    std::string& path = current_module_path();
+    if (!name.empty()) path += (path.empty() ? "" : ".") + name;
+  }
+  ~ModulePathScope() { current_module_path().resize(length_); }
+  ModulePathScope(const ModulePathScope&) = delete;
+  ModulePathScope& operator=(const ModulePathScope&) = delete;
+
+ private:
+  size_t length_;
+};
 }  // namespace detail
 
 inline bool anomaly_enabled() {

@@ -8,6 +8,7 @@
 
 #include <cxxabi.h>
 
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
@@ -73,6 +74,7 @@ void Module::check_new(const std::string& name) const {
 
 void Module::add_child(std::string name, Module& child) {
   check_new(name);
+  child.name_ = name;
   children_.emplace_back(std::move(name), &child);
 }
 
@@ -87,6 +89,12 @@ Tensor Module::forward(const Tensor&) {
 }
 
 Tensor Module::operator()(const Tensor& x) {
+  if (!anomaly_enabled()) return call(x);
+  const tarn::detail::ModulePathScope path(name_);
+  return call(x);
+}
+
+Tensor Module::call(const Tensor& x) {
   if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
   Tensor in = x;
   for (size_t i = 0; i < pre_hooks_.size(); ++i) {  // by index: a hook may add or remove hooks

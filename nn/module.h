@@ -146,6 +146,7 @@ class Module {
     BufferKind kind;
   };
 
+  Tensor call(const Tensor& x);
   void add_child(std::string name, Module& child);
   void check_new(const std::string& name) const;
   /// f(prefix, module) for this module and all below, parents first.
@@ -153,6 +154,7 @@ class Module {
   void walk(const std::string& prefix, F&& f) const;
   void each_tensor(const std::function<void(Tensor&)>& f);
 
+  std::string name_;  // in its parent; "" for a root
   std::vector<std::pair<std::string, Parameter*>> parameters_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::pair<std::string, Module*>> children_;

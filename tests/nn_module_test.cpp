@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/nn/linear.h"
@@ -196,6 +197,34 @@ TEST(ModuleTest, prints_the_tree) {
   EXPECT_EQ(out.str(),
             "Outer\n  net: Net\n    fc: Linear(2, 3)\n    bn: BatchNorm1d(3)\n"
             "  head: Linear(3, 1, no bias)\n");
+}
+
+class Root : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(const Tensor& x) override { return sqrt(x); }  // its slope at 0 is infinite
+};
+
+class Holder : public Module {
+ public:
+  using Module::Module;
+  Root bad{this, "bad"};
+  Tensor forward(const Tensor& x) override { return bad(x) * 2; }
+};
+
+class Model : public Module {
+ public:
+  Holder block{this, "block"};
+  Tensor forward(const Tensor& x) override { return block(x).sum(); }
+};
+
+TEST(ModuleTest, anomaly_mode_names_the_module_that_made_the_operation) {
+  const AnomalyGuard anomaly;
+  Model model;
+  Tensor x = tensor({1, 4, 0});
+  x.set_requires_grad();
+  const Tensor loss = model(x);
+  EXPECT_MESSAGE(AutogradError, loss.backward(), "the backward of sqrt in block.bad gave inf");
 }
 
 TEST(SequentialTest, numbers_and_runs_its_modules) {
