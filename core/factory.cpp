@@ -54,7 +54,7 @@ Shape strides_in_order_of(const Tensor& like) {
   int64_t step = 1;
   for (int64_t d : dims_by_stride(like.strides())) {
     strides[static_cast<int>(d)] = step;
-    step *= std::max<int64_t>(sizes[static_cast<int>(d)], 1);
+    step = wrapping_mul(step, std::max<int64_t>(sizes[static_cast<int>(d)], 1));
   }
   return strides;
 }
@@ -68,15 +68,7 @@ Tensor empty(const Shape& sizes, const TensorOptions& options) {
 }
 
 Tensor empty_strided(const Shape& sizes, const Shape& strides, const TensorOptions& options) {
-  TARN_CHECK_AS(ShapeError, sizes.dim() == strides.dim(),
-                "empty_strided: as many strides as sizes; got sizes=", sizes,
-                ", strides=", strides);
-  int64_t span = checked_numel("empty_strided", sizes) == 0 ? 0 : 1;
-  for (int i = 0; span && i < sizes.dim(); ++i) {
-    TARN_CHECK_AS(ShapeError, strides[i] >= 0, "empty_strided: strides must not be negative; got ",
-                  strides);
-    span += (sizes[i] - 1) * strides[i];
-  }
+  const int64_t span = checked_span("empty_strided", sizes, strides);
   const auto bytes = static_cast<size_t>(span * item_size(options.dtype));
   return Tensor(Storage::create(bytes, options.device), sizes, strides, 0, options.dtype);
 }

@@ -14,7 +14,7 @@ Shape contiguous_strides(const Shape& sizes) {
   int64_t step = 1;
   for (int i = sizes.dim() - 1; i >= 0; --i) {
     strides[i] = step;
-    step *= std::max<int64_t>(sizes[i], 1);
+    step = wrapping_mul(step, std::max<int64_t>(sizes[i], 1));
   }
   return strides;
 }
@@ -25,7 +25,7 @@ Shape channels_last_strides(const Shape& sizes) {
   const int64_t c = std::max<int64_t>(sizes[1], 1);
   const int64_t h = std::max<int64_t>(sizes[2], 1);
   const int64_t w = std::max<int64_t>(sizes[3], 1);
-  return {h * w * c, 1, w * c, c};
+  return {wrapping_mul(wrapping_mul(h, w), c), 1, wrapping_mul(w, c), c};
 }
 
 Shape dims_by_stride(const Shape& strides) {
@@ -71,6 +71,25 @@ int64_t checked_numel(const char* op, const Shape& sizes) {
   if (overflow && sizes.contains(0)) return 0;
   TARN_CHECK_AS(ShapeError, !overflow, op, ": more elements than 64 bits can count; got ", sizes);
   return n;
+}
+
+int64_t checked_span(const char* op, const Shape& sizes, const Shape& strides) {
+  TARN_CHECK_AS(ShapeError, sizes.dim() == strides.dim(), op,
+                ": as many strides as sizes; got sizes=", sizes, ", strides=", strides);
+  int64_t span = 1;
+  bool overflow = false;
+  for (int i = 0; i < sizes.dim(); ++i) {
+    TARN_CHECK_AS(ShapeError, strides[i] >= 0, op, ": strides must not be negative; got ", strides);
+    int64_t reach = 0;
+    overflow |= __builtin_mul_overflow(sizes[i] - 1, strides[i], &reach);
+    overflow |= __builtin_add_overflow(span, reach, &span);
+  }
+  if (checked_numel(op, sizes) == 0) return 0;
+  // With room to spare for the bytes of any dtype.
+  TARN_CHECK_AS(ShapeError, !overflow && span < (int64_t{1} << 58), op,
+                ": strides lead beyond what memory can hold; got sizes=", sizes,
+                ", strides=", strides);
+  return span;
 }
 
 }  // namespace tarn

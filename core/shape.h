@@ -14,6 +14,12 @@ namespace tarn {
 
 inline constexpr int kMaxDims = 8;
 
+/// a * b modulo 2^64. Products of sizes may leave 64 bits where another size is 0 and nothing is
+/// stored; what counts elements for real uses checked_numel.
+constexpr int64_t wrapping_mul(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 /// A list of at most kMaxDims integers: sizes, strides, or dimension numbers. Trivially copyable,
 /// so backward formulas may capture it.
 class Shape {
@@ -67,7 +73,7 @@ class Shape {
   /// Product of the values; 1 for an empty list.
   int64_t numel() const {
     int64_t n = 1;
-    for (int i = 0; i < ndim_; ++i) n *= values_[i];
+    for (int i = 0; i < ndim_; ++i) n = wrapping_mul(n, values_[i]);
     return n;
   }
   bool operator==(const Shape& other) const {
@@ -100,5 +106,8 @@ Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 int wrap_dim(const char* op, int64_t dim, int ndim);
 /// Multiplies sizes with an overflow check; throws ShapeError on a negative size.
 int64_t checked_numel(const char* op, const Shape& sizes);
+/// Elements from the first to the last that these sizes and strides reach; 0 if there are none.
+/// Throws ShapeError on negative sizes or strides, and on more than 2^58 elements.
+int64_t checked_span(const char* op, const Shape& sizes, const Shape& strides);
 
 }  // namespace tarn

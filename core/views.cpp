@@ -54,7 +54,7 @@ Shape infer_sizes(const char* op, const Shape& sizes, int64_t numel) {
       unknown = i;
     } else {
       TARN_CHECK_AS(ShapeError, sizes[i] >= 0, op, ": sizes must not be negative; got ", sizes);
-      known *= sizes[i];
+      known = wrapping_mul(known, sizes[i]);
     }
   }
   const bool fits = unknown < 0 ? known == numel : known != 0 && numel % known == 0;
@@ -65,17 +65,10 @@ Shape infer_sizes(const char* op, const Shape& sizes, int64_t numel) {
 }
 
 Tensor as_strided(const Tensor& x, const Shape& sizes, const Shape& strides, int64_t offset) {
-  TARN_CHECK_AS(ShapeError, sizes.dim() == strides.dim(),
-                "as_strided: as many strides as sizes; got sizes=", sizes, ", strides=", strides);
-  int64_t last = offset;
-  for (int i = 0; i < sizes.dim(); ++i) {
-    TARN_CHECK_AS(ShapeError, strides[i] >= 0, "as_strided: strides must not be negative; got ",
-                  strides);
-    last += (sizes[i] - 1) * strides[i];
-  }
+  const int64_t span = checked_span("as_strided", sizes, strides);
   const int64_t capacity = static_cast<int64_t>(x.storage()->bytes()) / item_size(x.dtype());
   TARN_CHECK_AS(ShapeError,
-                checked_numel("as_strided", sizes) == 0 || (offset >= 0 && last < capacity),
+                span == 0 || (offset >= 0 && offset < capacity && span <= capacity - offset),
                 "as_strided: must stay inside the storage of ", capacity,
                 " elements; got sizes=", sizes, ", strides=", strides, ", offset=", offset);
   return make_view(x, sizes, strides, offset);

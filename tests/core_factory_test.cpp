@@ -31,6 +31,14 @@ TEST(Factory, constants_of_every_dtype) {
   }
 }
 
+TEST(Factory, strides_that_leave_memory_are_refused) {
+  const int64_t huge = int64_t{1} << 61;
+  EXPECT_THROWS_WITH(empty_strided({2, 9}, {huge, huge}), ShapeError,
+                     "empty_strided: strides lead beyond what memory can hold");
+  EXPECT_EQ(empty_strided({0, 9}, {huge, huge}).numel(), 0);
+  EXPECT_EQ(empty({huge, 0, 3, 5}).numel(), 0);
+}
+
 TEST(Factory, sizes_are_checked) {
   EXPECT_THROWS_WITH(empty({2, -1}), ShapeError, "empty: sizes must not be negative; got [2, -1]");
   constexpr int64_t kBig = std::numeric_limits<int64_t>::max() / 2;
