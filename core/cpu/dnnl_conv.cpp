@@ -125,7 +125,7 @@ std::optional<Conv> make_conv(const Key& key) {
       }
     }
   } catch (const dnnl::error&) {
-    return std::nullopt;  // not implemented for this type on this machine
+    return std::nullopt;  // the library has no kernel for it; the caller's own path takes it
   }
   return conv;
 }

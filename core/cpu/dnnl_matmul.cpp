@@ -105,7 +105,7 @@ std::optional<Product> make_product(const MatmulCall& call) {
     }
     return p;
   } catch (const dnnl::error&) {
-    return std::nullopt;  // not implemented for these strides or this type
+    return std::nullopt;  // the library has no kernel for it; the caller's own path takes it
   }
 }
 
