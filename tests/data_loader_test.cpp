@@ -159,7 +159,8 @@ TEST(DataLoaderTest, stops_its_threads_when_left_early) {
 }
 
 TEST(DataLoaderTest, names_the_batch_that_does_not_come) {
-  static Troubled data;  // outlives the worker that is left hanging
+  // Never destroyed: the worker that is let go may still be in it when the process ends.
+  static Troubled& data = *new Troubled;
   data.hangs_at = 2;
   const DataLoader loader(data, {.batch_size = 2, .workers = 1, .timeout_s = 0.05});
   Epoch epoch = loader.epoch(4);
