@@ -31,6 +31,11 @@ class Backend {
   virtual void* system_allocate(size_t bytes, int index) = 0;
   virtual void system_free(void* ptr, size_t bytes, int index) noexcept = 0;
 
+  /// Page-locked memory of the host, which the device copies to and from while the host goes on;
+  /// nullptr if there is none left. The CPU has nothing to lock pages for: ordinary memory.
+  virtual void* pinned_allocate(size_t bytes) = 0;
+  virtual void pinned_free(void* ptr) noexcept = 0;
+
   /// Copies in stream order. Either side may be another device of the same kind or the host.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
                     Stream stream) = 0;

@@ -239,7 +239,15 @@ void run_copy(const Tensor& out, const Tensor& from) {
   TARN_KERNEL(elementwise, copy, out.device(), make_plan({&out, &from}));
 }
 
-// Between devices: both sides dense and alike, one block copy.
+// What is queued on `first` so far happens before what comes on `second`.
+void wait_for(Stream first, Stream second) {
+  Event mark(first.device);
+  mark.record(first);
+  mark.wait(second);
+}
+
+// Between devices: both sides dense and alike, one block copy, on the stream of `on`. Between two
+// GPUs the streams of both wait for each other, since the source may be freed right after.
 void copy_between(const Tensor& out, const Tensor& from) {
   Tensor source = to(from, out.dtype());
   if (!(source.sizes() == out.sizes())) source = expand(source, out.sizes());
@@ -249,9 +257,12 @@ void copy_between(const Tensor& out, const Tensor& from) {
                             : empty(out.sizes(), {.dtype = out.dtype(), .device = out.device()});
   const Device on = out.device().is_cuda() ? out.device() : source.device();
   const auto bytes = static_cast<size_t>(out.numel() * item_size(out.dtype()));
+  const bool two_gpus = source.device().is_cuda() && !(source.device() == on);
+  if (two_gpus) wait_for(current_stream(source.device()), current_stream(on));
   backend(on.type).copy(target.data(), target.device(), source.data(), source.device(), bytes,
                         current_stream(on));
   if (out.device().is_cpu()) backend(on.type).synchronize(current_stream(on));
+  if (two_gpus) wait_for(current_stream(on), current_stream(source.device()));
   if (!target.is_same(out)) run_copy(out, target);
 }
 }  // namespace

@@ -6,13 +6,56 @@
 #include "tarn/core/cpu/table.h"
 #include "tarn/core/error.h"
 #include "tarn/core/kernels.h"
+#if TARN_HAVE_CUDA
+#include "tarn/cuda/backend.h"
+#include "tarn/cuda/table.h"
+#endif
 
 namespace tarn {
 namespace {
 
-[[noreturn]] void no_cuda() {
-  detail::fail<DeviceError>("device: this build of tarn has no CUDA back end; use device cpu");
+#if TARN_HAVE_CUDA
+Backend& cuda_or_fail() {
+  static Backend& found = *[] {
+    Backend* cuda = &cuda::cuda_backend();
+    if (cuda->device_count() == 0) {
+      detail::fail<DeviceError>("device: ", cuda::why_unavailable(), "; use device cpu");
+    }
+    return cuda;
+  }();
+  return found;
 }
+
+KernelTable& cuda_table_or_fail() {
+  cuda_or_fail();
+  static KernelTable* table = [] {
+    auto* made = new KernelTable;
+    cuda::fill_kernel_table(*made);
+    return made;
+  }();
+  return *table;
+}
+
+bool cuda_is_there() {
+  return cuda::cuda_backend().device_count() > 0;
+}
+#else
+[[noreturn]] void no_cuda() {
+  detail::fail<DeviceError>(
+      "device: this build of tarn has no CUDA back end (TARN_CUDA=OFF, or no toolkit was found "
+      "when "
+      "it was configured); use device cpu");
+}
+[[noreturn]] Backend& cuda_or_fail() {
+  no_cuda();
+}
+[[noreturn]] KernelTable& cuda_table_or_fail() {
+  no_cuda();
+}
+bool cuda_is_there() {
+  return false;
+}
+#endif
 
 KernelTable make_cpu_table() {
   KernelTable table;
@@ -23,16 +66,15 @@ KernelTable make_cpu_table() {
 }  // namespace
 
 Backend& backend(DeviceType type) {
-  if (type != DeviceType::kCPU) no_cuda();
-  return cpu::cpu_backend();
+  return type == DeviceType::kCPU ? cpu::cpu_backend() : cuda_or_fail();
 }
 
 bool has_backend(DeviceType type) {
-  return type == DeviceType::kCPU;
+  return type == DeviceType::kCPU || cuda_is_there();
 }
 
 KernelTable& mutable_kernels(DeviceType type) {
-  if (type != DeviceType::kCPU) no_cuda();
+  if (type != DeviceType::kCPU) return cuda_table_or_fail();
   static KernelTable* table = new KernelTable(make_cpu_table());  // outlives static destructors
   return *table;
 }

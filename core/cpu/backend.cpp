@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -68,6 +69,9 @@ class CpuBackend final : public Backend {
     return ptr;
   }
   void system_free(void* ptr, size_t bytes, int) noexcept override { munmap(ptr, bytes); }
+
+  void* pinned_allocate(size_t bytes) override { return std::malloc(bytes); }
+  void pinned_free(void* ptr) noexcept override { std::free(ptr); }
 
   void copy(void* to, Device, const void* from, Device, size_t bytes, Stream) override {
     if (bytes) std::memcpy(to, from, bytes);
