@@ -86,8 +86,9 @@ TEST_F(LibraryTest, off_neither_loads_nor_warns) {
 
 TEST_F(LibraryTest, other_values_of_the_switch_are_refused) {
   set("maybe");
-  EXPECT_THROWS(ValueError, Library(spec({kPresent})),
-                "TARN_TEST_LIBRARY must be on, off or auto; got 'maybe'");
+  const LibrarySpec wanted = spec({kPresent});
+  EXPECT_THROWS_WITH(Library library(wanted), ValueError,
+                     "TARN_TEST_LIBRARY must be on, off or auto; got 'maybe'");
 }
 
 }  // namespace
