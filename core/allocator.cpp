@@ -119,6 +119,11 @@ void deallocate(const Allocation& allocation, Device device) noexcept {
   pool_of(device).give(static_cast<detail::Block*>(allocation.block));
 }
 
+void record_use(const Allocation& allocation, Stream stream) {
+  if (stream.device.is_cpu() || allocation.size == 0) return;
+  pool_of(stream.device).record_use(static_cast<detail::Block*>(allocation.block), stream);
+}
+
 MemoryTagGuard::MemoryTagGuard(MemoryTag tag) : previous_(current_tag) {
   current_tag = tag;
 }

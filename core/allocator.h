@@ -52,6 +52,10 @@ Allocation allocate(size_t bytes, Stream stream);
 /// Gives an allocation back to the cache. Any thread may do so.
 void deallocate(const Allocation& allocation, Device device) noexcept;
 
+/// Tells the allocator that work queued on `stream` uses the memory: it is handed out again only
+/// after that work. Work on the stream it was allocated for needs no telling.
+void record_use(const Allocation& allocation, Stream stream);
+
 struct MemoryStats {
   int64_t allocated = 0;       ///< bytes handed out now
   int64_t peak_allocated = 0;  ///< since the last reset_peak_memory

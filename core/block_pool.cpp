@@ -36,6 +36,7 @@ Block* BlockPool::take(size_t bytes, void* stream, MemoryTag tag, const char* op
   const bool small = size <= kSmallLimit;
   const std::lock_guard lock(mutex_);
   if (!slab && !repeated) ++stats_.allocations;
+  if (!waiting_.empty()) reclaim_waiting(false);
   Block* block = find(size, stream, small);
   if (!block) {
     block = grow(size, stream, small);
@@ -58,8 +59,41 @@ void BlockPool::give(Block* block) noexcept {
   const std::lock_guard lock(mutex_);
   if (device_.is_cpu()) poison(block->ptr, block->size);
   if (!block->slab) count(block->tag, -static_cast<int64_t>(block->requested));
-  block->free = true;
   block->requested = 0;
+  if (block->users.empty()) return make_free(block);
+  Waiting waiting{block, {}};
+  Backend& system = backend(device_.type);
+  for (const Stream& user : block->users) {
+    waiting.events.push_back(system.create_event(user.device.index, false));
+    system.record_event(waiting.events.back(), user);
+  }
+  block->users.clear();
+  waiting_.push_back(std::move(waiting));
+}
+
+void BlockPool::record_use(Block* block, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  if (stream.handle == block->segment->stream) return;
+  const auto same = std::find(block->users.begin(), block->users.end(), stream);
+  if (same == block->users.end()) block->users.push_back(stream);
+}
+
+void BlockPool::reclaim_waiting(bool wait) noexcept {
+  Backend& system = backend(device_.type);
+  std::erase_if(waiting_, [&](Waiting& w) {
+    std::erase_if(w.events, [&](void* event) {
+      if (wait) system.synchronize_event(event);
+      const bool done = wait || system.query_event(event);
+      if (done) system.destroy_event(event);
+      return done;
+    });
+    if (w.events.empty()) make_free(w.block);
+    return w.events.empty();
+  });
+}
+
+void BlockPool::make_free(Block* block) noexcept {
+  block->free = true;
   FreeSet& set = free_[block->segment->small];
   if (block->next && block->next->free) {
     set.erase(block->next);
@@ -137,6 +171,7 @@ void BlockPool::merge_next(Block* block) {
 
 void BlockPool::release_cached() {
   const std::lock_guard lock(mutex_);
+  if (!waiting_.empty()) reclaim_waiting(true);
   const auto cached = [](const Segment* s) { return s->first->free && !s->first->next; };
   const bool any = std::any_of(segments_.begin(), segments_.end(),
                                [&](const auto& entry) { return cached(entry.second); });
@@ -228,7 +263,7 @@ std::vector<MemoryOwner> BlockPool::owners() {
   std::unordered_map<std::string, MemoryOwner> by_op;
   for (const auto& [ptr, segment] : segments_) {
     for (const Block* block = segment->first; block; block = block->next) {
-      if (block->free || block->slab) continue;
+      if (block->free || block->slab || block->requested == 0) continue;
       MemoryOwner& owner = by_op[block->op ? block->op : "(no operation)"];
       owner.bytes += static_cast<int64_t>(block->requested);
       ++owner.blocks;

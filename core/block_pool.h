@@ -29,7 +29,8 @@ struct Block {
   const char* op = nullptr;  // who asked
   MemoryTag tag = MemoryTag::kOther;
   bool free = false;
-  bool slab = false;  // cut into small blocks, which are counted one by one
+  bool slab = false;          // cut into small blocks, which are counted one by one
+  std::vector<Stream> users;  // other streams with queued work on it (record_stream)
 };
 
 struct Segment {
@@ -65,6 +66,9 @@ class BlockPool {
   /// call of a request counts it; a repetition after release_cached() does not.
   Block* take(size_t bytes, void* stream, MemoryTag tag, const char* op, bool slab, bool repeated);
   void give(Block* block) noexcept;
+  /// Work queued on `stream`, not the block's own, uses the block: once given back, it is not
+  /// handed out before that work is done.
+  void record_use(Block* block, Stream stream);
   /// Returns segments without a block in use to the system.
   void release_cached();
   void add(const LedgerDelta& delta);
@@ -87,6 +91,14 @@ class BlockPool {
   };
   using FreeSet = std::set<Block*, Smaller>;
 
+  /// A block that was given back while other streams may still use it.
+  struct Waiting {
+    Block* block;
+    std::vector<void*> events;
+  };
+
+  void make_free(Block* block) noexcept;
+  void reclaim_waiting(bool wait) noexcept;
   Block* find(size_t size, void* stream, bool small);
   Block* grow(size_t size, void* stream, bool small);
   void split(Block* block, size_t size);
@@ -96,7 +108,8 @@ class BlockPool {
 
   const Device device_;
   std::mutex mutex_;
-  FreeSet free_[2];                     // large, small
+  FreeSet free_[2];  // large, small
+  std::vector<Waiting> waiting_;
   std::map<char*, Segment*> segments_;  // in address order
   size_t limit_ = 0;
   MemoryStats stats_;

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
-#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
 #include "tarn/core/profiler.h"
+#include "tarn/core/transfer.h"
 #include "tarn/core/views.h"
 
 namespace tarn::raw {
@@ -238,33 +238,6 @@ void run_copy(const Tensor& out, const Tensor& from) {
   if (out.numel() == 0) return;
   TARN_KERNEL(elementwise, copy, out.device(), make_plan({&out, &from}));
 }
-
-// What is queued on `first` so far happens before what comes on `second`.
-void wait_for(Stream first, Stream second) {
-  Event mark(first.device);
-  mark.record(first);
-  mark.wait(second);
-}
-
-// Between devices: both sides dense and alike, one block copy, on the stream of `on`. Between two
-// GPUs the streams of both wait for each other, since the source may be freed right after.
-void copy_between(const Tensor& out, const Tensor& from) {
-  Tensor source = to(from, out.dtype());
-  if (!(source.sizes() == out.sizes())) source = expand(source, out.sizes());
-  source = contiguous(source);
-  const Tensor target = out.is_contiguous()
-                            ? out
-                            : empty(out.sizes(), {.dtype = out.dtype(), .device = out.device()});
-  const Device on = out.device().is_cuda() ? out.device() : source.device();
-  const auto bytes = static_cast<size_t>(out.numel() * item_size(out.dtype()));
-  const bool two_gpus = source.device().is_cuda() && !(source.device() == on);
-  if (two_gpus) wait_for(current_stream(source.device()), current_stream(on));
-  backend(on.type).copy(target.data(), target.device(), source.data(), source.device(), bytes,
-                        current_stream(on));
-  if (out.device().is_cpu()) backend(on.type).synchronize(current_stream(on));
-  if (two_gpus) wait_for(current_stream(on), current_stream(source.device()));
-  if (!target.is_same(out)) run_copy(out, target);
-}
 }  // namespace
 
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
@@ -288,14 +261,6 @@ Tensor to(const Tensor& x, DType dtype) {
   return out;
 }
 
-Tensor to(const Tensor& x, Device device) {
-  if (x.device() == device) return x;
-  Tensor out = empty_strided(x.sizes(), contiguous_strides(x.sizes()),
-                             {.dtype = x.dtype(), .device = device});
-  if (x.numel() > 0) copy_between(out, x);
-  return out;
-}
-
 void copy_(const Tensor& out, const Tensor& from) {
   check_defined("copy_", "source", from);
   if (!(out.sizes() == from.sizes())) {
@@ -306,7 +271,7 @@ void copy_(const Tensor& out, const Tensor& from) {
   if (out.device() == from.device()) {
     run_copy(out, without_overlap(out, from));
   } else if (out.numel() > 0) {
-    copy_between(out, from);
+    tarn::detail::copy_between(out, from);
   }
   out.bump_version();
 }

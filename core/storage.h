@@ -26,6 +26,7 @@ class Storage : public RefCounted<Storage> {
 
   void* data() const { return allocation_.ptr; }
   size_t bytes() const { return bytes_; }
+  const Allocation& allocation() const { return allocation_; }
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
