@@ -1,5 +1,5 @@
 // cuda_start_test.cpp - a build with CUDA starts on any machine, and says what it found.
-#include "cuda_tools.h"
+#include "gpu_tools.h"
 #include "tests_throws.h"
 
 #include "tarn/core/factory.h"
@@ -11,8 +11,8 @@ TEST(CudaStart, without_a_gpu_the_cpu_is_left_and_the_error_says_why) {
   if (has_backend(DeviceType::kCUDA)) GTEST_SKIP() << "there is a GPU on this machine";
   EXPECT_EQ(available_devices(), std::vector<Device>{kCPU});
   EXPECT_EQ(ones({3}).to_vector<float>(), std::vector<float>({1, 1, 1}));
-  EXPECT_THROWS(DeviceError, ones({3}).to(kCuda), "use device cpu");
-  EXPECT_THROWS(DeviceError, ones({3}).to(kCuda), "device: cuda: no ");
+  EXPECT_THROWS_WITH(ones({3}).to(kCuda), DeviceError, "use device cpu");
+  EXPECT_THROWS_WITH(ones({3}).to(kCuda), DeviceError, "device: cuda: no ");
 }
 
 TEST(CudaStart, with_a_gpu_it_is_listed_and_described) {

@@ -1,4 +1,4 @@
-// cuda_tools.h - what tests of the CUDA back end share.
+// gpu_tools.h - what tests of the CUDA back end share.
 #pragma once
 
 #include <gtest/gtest.h>
