@@ -36,6 +36,11 @@ class Backend {
   virtual void* pinned_allocate(size_t bytes) = 0;
   virtual void pinned_free(void* ptr) noexcept = 0;
 
+  /// The caching allocator hands out `bytes` of a block, and takes the block back, in the order of
+  /// its stream. For memory checkers; other backends do nothing.
+  virtual void note_taken(void* block, size_t bytes, size_t block_bytes, Stream stream);
+  virtual void note_given(void* block, Stream stream) noexcept;
+
   /// Copies in stream order. Either side may be another device of the same kind or the host.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
                     Stream stream) = 0;

@@ -51,7 +51,11 @@ Block* BlockPool::take(size_t bytes, void* stream, MemoryTag tag, const char* op
   block->op = op;
   block->slab = slab;
   if (!slab) count(tag, static_cast<int64_t>(bytes));
-  if (device_.is_cpu() && !slab) unpoison(block->ptr, bytes);
+  if (!device_.is_cpu()) {
+    backend(device_.type).note_taken(block->ptr, bytes, block->size, {device_, stream});
+  } else if (!slab) {
+    unpoison(block->ptr, bytes);
+  }
   return block;
 }
 
@@ -93,6 +97,9 @@ void BlockPool::reclaim_waiting(bool wait) noexcept {
 }
 
 void BlockPool::make_free(Block* block) noexcept {
+  if (!device_.is_cpu()) {
+    backend(device_.type).note_given(block->ptr, {device_, block->segment->stream});
+  }
   block->free = true;
   FreeSet& set = free_[block->segment->small];
   if (block->next && block->next->free) {

@@ -65,6 +65,9 @@ KernelTable make_cpu_table() {
 
 }  // namespace
 
+void Backend::note_taken(void*, size_t, size_t, Stream) {}
+void Backend::note_given(void*, Stream) noexcept {}
+
 Backend& backend(DeviceType type) {
   return type == DeviceType::kCPU ? cpu::cpu_backend() : cuda_or_fail();
 }

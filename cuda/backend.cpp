@@ -3,6 +3,9 @@
 
 #include "tarn/core/error.h"
 #include "tarn/cuda/rt.h"
+#if defined(TARN_CUDA_EMU)
+#include "tarn/cuda/emu/hooks.h"
+#endif
 
 namespace tarn::cuda {
 namespace {
@@ -43,6 +46,15 @@ class CudaBackend final : public Backend {
     ignore(cudaFree(ptr));  // finds the device by the address
   }
 
+#if defined(TARN_CUDA_EMU)
+  void note_taken(void* block, size_t bytes, size_t block_bytes, Stream stream) override {
+    emu::mark_allocated(block, bytes, block_bytes, stream.handle);
+  }
+  void note_given(void* block, Stream stream) noexcept override {
+    emu::mark_freed(block, stream.handle);
+  }
+#endif
+
   void* pinned_allocate(size_t bytes) override {
     set_device(0);  // portable: pinned for every device
     void* ptr = nullptr;
@@ -54,7 +66,9 @@ class CudaBackend final : public Backend {
     check_call(code, "cudaHostAlloc");
     return ptr;
   }
-  void pinned_free(void* ptr) noexcept override { ignore(cudaFreeHost(ptr)); }
+  void pinned_free(void* ptr) noexcept override {
+    ignore(cudaFreeHost(ptr));
+  }
 
   void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
             Stream stream) override {
@@ -72,7 +86,9 @@ class CudaBackend final : public Backend {
     TARN_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, kind, queue);
   }
 
-  Stream default_stream(int index) override { return {Device(DeviceType::kCUDA, index), nullptr}; }
+  Stream default_stream(int index) override {
+    return {Device(DeviceType::kCUDA, index), nullptr};
+  }
   // Not synchronised with the default stream: who makes a stream orders it by events.
   Stream create_stream(int index, int priority) override {
     const DeviceGuard guard(index);
@@ -99,7 +115,9 @@ class CudaBackend final : public Backend {
                    timing ? cudaEventDefault : cudaEventDisableTiming);
     return event;
   }
-  void destroy_event(void* event) noexcept override { ignore(cudaEventDestroy(raw_event(event))); }
+  void destroy_event(void* event) noexcept override {
+    ignore(cudaEventDestroy(raw_event(event)));
+  }
   void record_event(void* event, Stream stream) override {
     set_device(stream.device.index);
     TARN_CUDA_CALL(cudaEventRecord, raw_event(event), raw_stream(stream));
