@@ -1,0 +1,129 @@
+// cuda_memory_test.cpp - copies, pinned memory, memory shared by streams, several devices.
+#include "gpu_tools.h"
+#include "tests_throws.h"
+
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/transfer.h"
+#include "tarn/core/views.h"
+#if defined(TARN_CUDA_EMU)
+#include "tarn/cuda/emu/hooks.h"
+#endif
+
+namespace tarn {
+namespace {
+
+std::vector<float> counting(int64_t n) {
+  std::vector<float> values(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = static_cast<float>(i % 251);
+  return values;
+}
+
+TEST(CudaMemory, a_tensor_survives_the_way_there_and_back_in_every_dtype) {
+  TARN_NEEDS_GPU();
+  const Tensor x = from_vector(counting(1031), {1031});
+  for (int d = 0; d < kNumDTypes; ++d) {
+    const Tensor typed = raw::to(x, static_cast<DType>(d));
+    const Tensor there = typed.to(kCuda);
+    EXPECT_EQ(there.device(), kCuda);
+    EXPECT_EQ(there.dtype(), typed.dtype());
+    EXPECT_EQ(there.to_vector<double>(), typed.to_vector<double>()) << typed.dtype();
+  }
+}
+
+TEST(CudaMemory, layouts_and_empty_tensors_keep_their_meaning) {
+  TARN_NEEDS_GPU();
+  const Tensor x = from_vector(counting(120), {2, 3, 4, 5});
+  const Tensor nhwc = x.contiguous(MemoryFormat::kChannelsLast);
+  EXPECT_TRUE(nhwc.to(kCuda).is_contiguous(MemoryFormat::kChannelsLast));
+  EXPECT_EQ(nhwc.to(kCuda).to_vector<float>(), x.to_vector<float>());
+  const Tensor transposed = x.transpose(0, 3);
+  EXPECT_EQ(transposed.to(kCuda).to_vector<float>(), transposed.to_vector<float>());
+  const Tensor slice = x.slice(3, 1, 5, 2);
+  EXPECT_EQ(slice.to(kCuda).to_vector<float>(), slice.to_vector<float>());
+  const Tensor wide = x.slice(0, 0, 1).expand({3, 3, 4, 5});
+  EXPECT_EQ(wide.to(kCuda).to_vector<float>(), wide.to_vector<float>());
+  EXPECT_EQ(zeros({0, 3}).to(kCuda).sizes(), Shape({0, 3}));
+  EXPECT_EQ(scalar_tensor(7).to(kCuda).item(), 7);
+}
+
+TEST(CudaMemory, pinned_memory_is_known_kept_and_used_again) {
+  TARN_NEEDS_GPU();
+  const Tensor x = from_vector(counting(5000), {5000});
+  const void* first = nullptr;
+  {
+    const Tensor pinned = pin_memory(x);
+    EXPECT_TRUE(is_pinned(pinned));
+    EXPECT_FALSE(is_pinned(x));
+    EXPECT_TRUE(pin_memory(pinned).is_same(pinned));
+    EXPECT_EQ(pinned.to_vector<float>(), x.to_vector<float>());
+    first = pinned.data();
+  }
+  EXPECT_EQ(pin_memory(x).data(), first);
+  EXPECT_THROWS_WITH(pin_memory(x.to(kCuda)), DeviceError, "expected a tensor on the cpu");
+}
+
+TEST(CudaMemory, asynchronous_copies_arrive) {
+  TARN_NEEDS_GPU();
+  const Tensor x = from_vector(counting(5000), {5000});
+  const Tensor there = to_async(pin_memory(x), kCuda);  // the pinned copy dies at once
+  EXPECT_EQ(there.to_vector<float>(), x.to_vector<float>());
+  const Tensor back = to_async(there, kCPU);
+  synchronize(kCuda);
+  EXPECT_EQ(back.to_vector<float>(), x.to_vector<float>());
+}
+
+TEST(CudaMemory, a_block_used_by_another_stream_is_not_handed_out_while_it_is) {
+  TARN_NEEDS_GPU();
+  Backend& cuda = backend(DeviceType::kCUDA);
+  const Stream side = cuda.create_stream(0, 0);
+  Tensor x = empty({3000}, {.device = kCuda});
+  const void* first = x.data();
+#if defined(TARN_CUDA_EMU)
+  emu::settings().lazy = true;  // what is queued on `side` stays queued
+#endif
+  const Tensor host = pin_memory(zeros({3000}));
+  cuda.copy(x.data(), kCuda, host.data(), kCPU, 12000, side);
+  record_stream(x, side);
+  x = Tensor();
+#if defined(TARN_CUDA_EMU)
+  EXPECT_NE(empty({3000}, {.device = kCuda}).data(), first);
+  emu::settings().lazy = false;
+#endif
+  cuda.synchronize(side);
+  EXPECT_EQ(empty({3000}, {.device = kCuda}).data(), first);
+  cuda.destroy_stream(side);
+}
+
+TEST(CudaMemory, a_full_device_lists_the_biggest_owners) {
+  TARN_NEEDS_GPU();
+  set_memory_limit(size_t{64} << 20, kCuda);
+  const Tensor big = empty({int64_t{10} << 20}, {.device = kCuda});
+  EXPECT_THROWS_WITH(empty({int64_t{10} << 20}, {.device = kCuda}), OutOfMemoryError, "cuda:0");
+  set_memory_limit(0, kCuda);
+  EXPECT_NE(memory_summary(kCuda).find("cuda:0"), std::string::npos);
+}
+
+TEST(CudaMemory, a_device_that_is_not_there_is_refused) {
+  TARN_NEEDS_GPU();
+  const int count = backend(DeviceType::kCUDA).device_count();
+  const Device beyond(DeviceType::kCUDA, count);
+  EXPECT_THROWS_WITH(ones({2}).to(beyond), DeviceError,
+                     "device index must be below " + std::to_string(count));
+}
+
+TEST(CudaMemory, tensors_move_between_devices) {
+  TARN_NEEDS_GPU();
+  if (backend(DeviceType::kCUDA).device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  const Device second(DeviceType::kCUDA, 1);
+  const Tensor x = from_vector(counting(777), {7, 111});
+  const Tensor y = x.to(kCuda).to(second);
+  EXPECT_EQ(y.device(), second);
+  EXPECT_EQ(y.to_vector<float>(), x.to_vector<float>());
+  const Tensor z = x.to(kCuda);
+  z.t().to(second);
+  EXPECT_EQ(z.t().to(second).to_vector<float>(), x.t().to_vector<float>());
+}
+
+}  // namespace
+}  // namespace tarn
