@@ -3,6 +3,10 @@
 
 namespace tarn::cuda {
 
-void fill_kernel_table([[maybe_unused]] KernelTable& table) {}
+void fill_kernel_table(KernelTable& table) {
+  add_elementwise_kernels(table);
+  add_copy_kernels(table);
+  add_random_kernels(table);
+}
 
 }  // namespace tarn::cuda

@@ -8,5 +8,8 @@ namespace tarn::cuda {
 void fill_kernel_table(KernelTable& table);
 
 // One per kernel file: each fills the slots it has kernels for.
+void add_elementwise_kernels(KernelTable& table);
+void add_copy_kernels(KernelTable& table);
+void add_random_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda

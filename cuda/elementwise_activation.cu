@@ -1,0 +1,12 @@
+// elementwise_activation.cu - the kernels of the unary activation operators.
+//
+// Bytes per element: as elementwise.cuh says.
+#include "tarn/cuda/elementwise_tables.cuh"
+
+namespace tarn::cuda {
+
+#define TARN_KERNELS(Name, name) make_unary_kernels<ops::Name>(),
+constinit const UnaryKernels kUnaryActivationKernels[] = {TARN_UNARY_ACTIVATION_OPS(TARN_KERNELS)};
+#undef TARN_KERNELS
+
+}  // namespace tarn::cuda
