@@ -65,6 +65,8 @@ class Backend {
 Backend& backend(DeviceType type);
 /// True if the build has it and at least one such device is present.
 bool has_backend(DeviceType type);
+/// Why has_backend(type) is false, as one sentence; "" if it is true.
+std::string why_no_backend(DeviceType type);
 
 /// An event of RAII lifetime over Backend.
 class Event {

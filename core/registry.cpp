@@ -15,47 +15,36 @@ namespace tarn {
 namespace {
 
 #if TARN_HAVE_CUDA
-Backend& cuda_or_fail() {
-  static Backend& found = *[] {
-    Backend* cuda = &cuda::cuda_backend();
-    if (cuda->device_count() == 0) {
-      detail::fail<DeviceError>("device: ", cuda::why_unavailable(), "; use device cpu");
-    }
-    return cuda;
-  }();
-  return found;
+std::string why_no_cuda() {
+  return cuda::why_unavailable();
 }
-
-KernelTable& cuda_table_or_fail() {
-  cuda_or_fail();
-  static KernelTable* table = [] {
-    auto* made = new KernelTable;
-    cuda::fill_kernel_table(*made);
-    return made;
-  }();
-  return *table;
+Backend& cuda() {
+  return cuda::cuda_backend();
 }
-
-bool cuda_is_there() {
-  return cuda::cuda_backend().device_count() > 0;
+void fill_cuda_table(KernelTable& table) {
+  cuda::fill_kernel_table(table);
 }
 #else
-[[noreturn]] void no_cuda() {
-  detail::fail<DeviceError>(
-      "device: this build of tarn has no CUDA back end (TARN_CUDA=OFF, or no toolkit was found "
-      "when "
-      "it was configured); use device cpu");
+std::string why_no_cuda() {
+  return "this build of tarn has no CUDA back end (TARN_CUDA=OFF, or no toolkit was found when it "
+         "was configured)";
 }
-[[noreturn]] Backend& cuda_or_fail() {
-  no_cuda();
+[[noreturn]] Backend& cuda() {
+  detail::fail<InternalError>("registry: no CUDA back end");
 }
-[[noreturn]] KernelTable& cuda_table_or_fail() {
-  no_cuda();
-}
-bool cuda_is_there() {
-  return false;
-}
+void fill_cuda_table(KernelTable&) {}
 #endif
+
+void check_cuda() {
+  static const std::string& why = *new std::string(why_no_cuda());
+  TARN_CHECK_AS(DeviceError, why.empty(), "device: ", why, "; use device cpu");
+}
+
+KernelTable make_cuda_table() {
+  KernelTable table;
+  fill_cuda_table(table);
+  return table;
+}
 
 KernelTable make_cpu_table() {
   KernelTable table;
@@ -69,15 +58,25 @@ void Backend::note_taken(void*, size_t, size_t, Stream) {}
 void Backend::note_given(void*, Stream) noexcept {}
 
 Backend& backend(DeviceType type) {
-  return type == DeviceType::kCPU ? cpu::cpu_backend() : cuda_or_fail();
+  if (type == DeviceType::kCPU) return cpu::cpu_backend();
+  check_cuda();
+  return cuda();
 }
 
 bool has_backend(DeviceType type) {
-  return type == DeviceType::kCPU || cuda_is_there();
+  return why_no_backend(type).empty();
+}
+
+std::string why_no_backend(DeviceType type) {
+  return type == DeviceType::kCPU ? "" : why_no_cuda();
 }
 
 KernelTable& mutable_kernels(DeviceType type) {
-  if (type != DeviceType::kCPU) return cuda_table_or_fail();
+  if (type == DeviceType::kCUDA) {
+    check_cuda();
+    static KernelTable* table = new KernelTable(make_cuda_table());
+    return *table;
+  }
   static KernelTable* table = new KernelTable(make_cpu_table());  // outlives static destructors
   return *table;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tarn/core/error.h"
+#include "tarn/core/transfer.h"
 
 namespace tarn::data {
 
@@ -53,9 +54,14 @@ struct Epoch::State {
   Batch prepare(int64_t number) const {
     const int64_t begin = number * options.batch_size;
     const int64_t end = std::min(begin + options.batch_size, static_cast<int64_t>(order.size()));
-    return dataset.batch(
+    Batch batch = dataset.batch(
         std::span(order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         key);
+    if (options.pin_memory && batch.size() > 0) {
+      batch.input = pin_memory(batch.input);
+      batch.target = pin_memory(batch.target);
+    }
+    return batch;
   }
 
   static void start_workers(const std::shared_ptr<State>& state) {

@@ -19,11 +19,12 @@ namespace tarn::data {
 
 struct LoaderOptions {
   int64_t batch_size = 1;
-  bool drop_last = false;  ///< leave out a last batch that is not full
-  int workers = 0;         ///< threads; 0 prepares each batch when it is asked for
-  int64_t prefetch = 2;    ///< batches ahead, per worker
-  uint64_t seed = 0;       ///< of the augmentation
-  double timeout_s = 300;  ///< longest wait for one batch before an error says which
+  bool drop_last = false;   ///< leave out a last batch that is not full
+  int workers = 0;          ///< threads; 0 prepares each batch when it is asked for
+  int64_t prefetch = 2;     ///< batches ahead, per worker
+  uint64_t seed = 0;        ///< of the augmentation
+  bool pin_memory = false;  ///< batches in page-locked memory, for copies that do not wait
+  double timeout_s = 300;   ///< longest wait for one batch before an error says which
 };
 
 /// One pass over the data. Leaving it early stops its threads; so does an error, which reaches the

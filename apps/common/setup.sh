@@ -78,6 +78,18 @@ need() {
   fi
 }
 
+# What TARN_CUDA should be in a new build/: the kernels take minutes to compile, so a machine
+# without a GPU leaves them out unless it is told otherwise.
+cuda_mode() {
+  if [ -n "${TARN_CUDA:-}" ]; then
+    echo "$TARN_CUDA"
+  elif [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
+    echo AUTO
+  else
+    echo OFF
+  fi
+}
+
 # How many compilers at a time: one per core, but each may take 1 GiB of memory.
 job_count() {
   local cores gib
@@ -90,7 +102,8 @@ cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/CMakeCache.txt" 2>/dev/null; }
 
 # configure PRESET FLAG...: makes build/ with a preset and -DNAME=ON|OFF flags. A build/ that is
 # configured already keeps its settings, so that the commands do not undo each other's work: only
-# flags that must be ON are switched on there. TARN_PRESET insists on a preset.
+# flags that must be ON are switched on there. TARN_PRESET insists on a preset,
+# TARN_CUDA on a mode (cuda/cmake/TarnCuda.cmake).
 configure() {
   local preset=${TARN_PRESET:-$1} flag wanted=()
   shift
@@ -107,7 +120,10 @@ configure() {
   done
   if [ ! -f "$BUILD/build.ninja" ] || [ -n "${TARN_PRESET:-}" ]; then
     say "Configuring in build/ (preset $preset)"
-    (cd "$ROOT" && step cmake --preset "$preset" "$@")
+    (cd "$ROOT" && step cmake --preset "$preset" "-DTARN_CUDA=$(cuda_mode)" "$@")
+  elif [ -n "${TARN_CUDA:-}" ] && [ "$(cached TARN_CUDA)" != "$TARN_CUDA" ]; then
+    say "Configuring in build/ (TARN_CUDA=$TARN_CUDA)"
+    step cmake -S "$ROOT" -B "$BUILD" "-DTARN_CUDA=$TARN_CUDA" "${wanted[@]}"
   elif [ ${#wanted[@]} -gt 0 ]; then
     say "Configuring in build/ (${wanted[*]})"
     step cmake -S "$ROOT" -B "$BUILD" "${wanted[@]}"

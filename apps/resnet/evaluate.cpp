@@ -4,6 +4,7 @@
 #include "tarn/apps/common/progress.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/core/transfer.h"
 #include "tarn/data/loader.h"
 
 namespace tarn::apps {
@@ -18,8 +19,9 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   const InferenceModeGuard inference;
   const bool was_training = net.training();
   net.eval();
-  const data::DataLoader loader(
-      data, {.batch_size = s.batch_size, .workers = static_cast<int>(s.workers)});
+  const data::DataLoader loader(data, {.batch_size = s.batch_size,
+                                       .workers = static_cast<int>(s.workers),
+                                       .pin_memory = Device(s.device).is_cuda()});
   Progress bar(loader.examples(),
                {.label = "   test", .unit = "img", .enabled = s.progress, .leave = false});
   Score score;
@@ -28,8 +30,8 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
     if (interrupt && interrupt->requested()) break;
     skipped.insert(batch.skipped.begin(), batch.skipped.end());
     if (batch.size() == 0) continue;
-    const Tensor target = batch.target.to(device);
-    const Tensor logits = net(batch.input.to(device));
+    const Tensor target = to_async(batch.target, device);
+    const Tensor logits = net(to_async(batch.input, device));
     score.loss += cross_entropy(logits, target).item() * static_cast<double>(batch.size());
     score.right += count_right(logits, target);
     score.count += batch.size();

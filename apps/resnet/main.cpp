@@ -10,10 +10,12 @@
 
 #include <unistd.h>
 
+#include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/trainer.h"
+#include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random.h"
 
@@ -69,7 +71,8 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
   std::printf("%s (%lld parameters) on %s: %s training and %lld test images, %d thread%s, %s\n",
               s.model.c_str(), static_cast<long long>(net.num_parameters()), data.name.c_str(),
               training_images(s, data).c_str(), static_cast<long long>(data.test->size()),
-              num_threads(), num_threads() == 1 ? "" : "s", s.device.c_str());
+              num_threads(), num_threads() == 1 ? "" : "s",
+              Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
   std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
 }
@@ -142,6 +145,8 @@ int run(int argc, char** argv) {
                    "--test-only", "--progress"});
   }
   check_settings(s);
+  s.device = choose_device(s.device, std::cout).str();
+  set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
   return s.test_only ? test_only(s) : train(s, options);

@@ -75,7 +75,12 @@ void declare_flags(Options& options, ResnetSettings& s) {
       .range(0, 1);
 
   options.group("Run");
-  options.add("--device", &s.device, "cpu, or cuda[:i] in a build with CUDA").value_name("DEVICE");
+  options
+      .add("--device", &s.device,
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+      .value_name("DEVICE");
+  options.add("--allow-tf32", &s.allow_tf32,
+              "on a GPU: matrix products and convolutions with inputs rounded to 10 bits, faster");
   options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
   options.add("--output-dir", &s.output_dir, "where run folders are made").value_name("DIR");
   options.add("--name", &s.name, "name of the run folder")

@@ -35,9 +35,9 @@ struct ResnetSettings {
   bool model_ema = false;
   double model_ema_decay = 0.998;
   // Run
-  std::string device = "cpu", output_dir = "runs", name;
+  std::string device = "auto", output_dir = "runs", name;
   std::optional<std::string> resume;
-  bool test_only = false, progress = true;
+  bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
 };
 

@@ -9,6 +9,7 @@
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/random.h"
+#include "tarn/core/transfer.h"
 #include "tarn/optim/clip.h"
 
 namespace tarn::apps {
@@ -22,7 +23,8 @@ data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data)
                           {.batch_size = s.batch_size,
                            .drop_last = n >= s.batch_size,  // batch norm wants full batches
                            .workers = static_cast<int>(s.workers),
-                           .seed = seed});
+                           .seed = seed,
+                           .pin_memory = Device(s.device).is_cuda()});
 }
 
 double percent(int64_t part, int64_t all) {
@@ -124,11 +126,11 @@ bool Trainer::train_epoch() {
 
 Trainer::Step Trainer::train_step(const data::Batch& batch) {
   const Device device(s_.device);
-  const Tensor target = batch.target.to(device);
+  const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
   optimizer_->zero_grad();
-  const Tensor logits = net_(batch.input.to(device));
+  const Tensor logits = net_(to_async(batch.input, device));
   const Tensor loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
   loss.backward();
   if (s_.clip_grad_norm > 0) {
