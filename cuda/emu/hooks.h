@@ -56,6 +56,11 @@ void reset_errors();
 /// count as "cudaLaunchKernelEx".
 uint64_t call_count(const char* name);
 
+/// True for a vendor library (by the name cuda/library.h uses) that has a stand-in here.
+bool stands_in_for(const char* library);
+/// Its entry point, as dlsym would find it in the real library; null if there is none.
+void* library_symbol(const char* name);
+
 struct Launch {
   std::string kernel;  // readable name
   unsigned grid[3], block[3];

@@ -2,6 +2,14 @@
 // the host: the toolkit's types and prototypes, plus the device side of the language.
 #pragma once
 
+// Another header of the toolkit may have come first and left its own, empty ones.
+#undef __host__
+#undef __device__
+#undef __global__
+#undef __constant__
+#undef __managed__
+#undef __grid_constant__
+#undef __shared__
 #define __host__
 #define __device__
 #define __global__
