@@ -10,6 +10,9 @@
 #include <unistd.h>
 
 #include "tarn/core/error.h"
+#if defined(TARN_CUDA_EMU)
+#include "tarn/cuda/emu/hooks.h"
+#endif
 
 namespace tarn::cuda {
 namespace {
@@ -55,6 +58,12 @@ Library::Library(LibrarySpec spec) : spec_(std::move(spec)), use_(library_use(sp
     problem_ = tarn::detail::concat(spec_.name, " is switched off by ", spec_.variable, "=off");
     return;
   }
+#if defined(TARN_CUDA_EMU)  // the real libraries find no GPU
+  if (emu::stands_in_for(spec_.name)) {
+    path_ = "cuda/emu";
+    return;
+  }
+#endif
   const std::vector<std::string> folders = toolkit_folders();
   std::string broken;  // what the loader says about a file that is there
   for (const std::string& file : spec_.files) {
@@ -81,6 +90,13 @@ Library::Library(LibrarySpec spec) : spec_(std::move(spec)), use_(library_use(sp
 }
 
 void* Library::find(const char* symbol) {
+#if defined(TARN_CUDA_EMU)
+  if (path_ == "cuda/emu") {
+    void* found = emu::library_symbol(symbol);
+    if (!found) problem_ = tarn::detail::concat(spec_.name, ": the emulator has no ", symbol);
+    return found;
+  }
+#endif
   if (!handle_) return nullptr;
   void* found = dlsym(handle_, symbol);
   if (!found && problem_.empty()) {
