@@ -5,22 +5,39 @@
 
 #include "tarn/cuda/emu/hooks.h"
 
-#define TARN_EMU_CUBLAS(X)                                                                         \
-  X(cublasCreate_v2)                                                                               \
-  X(cublasDestroy_v2)                                                                              \
-  X(cublasGetVersion_v2) X(cublasSetStream_v2) X(cublasGetStream_v2) X(cublasSetWorkspace_v2)      \
-      X(cublasSetMathMode) X(cublasGetMathMode) X(cublasSetPointerMode_v2) X(cublasSetAtomicsMode) \
-          X(cublasGetStatusName) X(cublasGetStatusString) X(cublasGemmEx)                          \
-              X(cublasGemmStridedBatchedEx) X(cublasGemmBatchedEx)
-#define TARN_EMU_CUBLASLT(X)                                                                \
-  X(cublasLtCreate)                                                                         \
-  X(cublasLtDestroy)                                                                        \
-  X(cublasLtGetVersion) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)            \
-      X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                       \
-          X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute)                \
-              X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)          \
-                  X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
-                      X(cublasLtMatmul)
+// clang-format off
+#define TARN_EMU_CUBLAS(X) \
+  X(cublasCreate_v2) \
+  X(cublasDestroy_v2) \
+  X(cublasGetVersion_v2) \
+  X(cublasSetStream_v2) \
+  X(cublasGetStream_v2) \
+  X(cublasSetWorkspace_v2) \
+  X(cublasSetMathMode) \
+  X(cublasGetMathMode) \
+  X(cublasSetPointerMode_v2) \
+  X(cublasSetAtomicsMode) \
+  X(cublasGetStatusName) \
+  X(cublasGetStatusString) \
+  X(cublasGemmEx) \
+  X(cublasGemmStridedBatchedEx) \
+  X(cublasGemmBatchedEx)
+#define TARN_EMU_CUBLASLT(X) \
+  X(cublasLtCreate) \
+  X(cublasLtDestroy) \
+  X(cublasLtGetVersion) \
+  X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) \
+  X(cublasLtMatmulDescSetAttribute) \
+  X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) \
+  X(cublasLtMatrixLayoutSetAttribute) \
+  X(cublasLtMatmulPreferenceCreate) \
+  X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulPreferenceSetAttribute) \
+  X(cublasLtMatmulAlgoGetHeuristic) \
+  X(cublasLtMatmul)
+// clang-format on
 
 // Declared under another name: only the address is wanted, and some are overloaded in the header.
 #define DECLARE(name) extern "C" void tarn_emu_##name() asm(#name);
