@@ -7,6 +7,7 @@ void fill_kernel_table(KernelTable& table) {
   add_elementwise_kernels(table);
   add_copy_kernels(table);
   add_random_kernels(table);
+  add_conv_kernels(table);
 }
 
 }  // namespace tarn::cuda

@@ -11,5 +11,6 @@ void fill_kernel_table(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
 void add_copy_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
+void add_conv_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda
