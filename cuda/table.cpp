@@ -8,6 +8,7 @@ void fill_kernel_table(KernelTable& table) {
   add_copy_kernels(table);
   add_random_kernels(table);
   add_conv_kernels(table);
+  add_optim_kernels(table);
 }
 
 }  // namespace tarn::cuda

@@ -12,5 +12,6 @@ void add_elementwise_kernels(KernelTable& table);
 void add_copy_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_conv_kernels(KernelTable& table);
+void add_optim_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda

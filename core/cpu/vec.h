@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tarn/core/dtype.h"
+#include "tarn/core/mul_add.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // all of this is inlined: no ABI is involved
 
@@ -93,22 +94,6 @@ TARN_INLINE A fold_lanes(Vec<A> v, Join join) {
 template <class A>
 TARN_INLINE A sum_lanes(Vec<A> v) {
   return fold_lanes<A>(v, [](A a, A b) { return a + b; });
-}
-
-/// a * b + c in one rounding where the machine has it, so that two loops agree to the bit.
-TARN_INLINE float mul_add(float a, float b, float c) {
-#ifdef __FMA__
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-TARN_INLINE double mul_add(double a, double b, double c) {
-#ifdef __FMA__
-  return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
 }
 
 /// Items of about `elements` elements each that make a part worth a thread of its own.
