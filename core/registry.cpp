@@ -18,7 +18,7 @@ namespace {
 std::string why_no_cuda() {
   return cuda::why_unavailable();
 }
-Backend& cuda() {
+Backend& gpu_backend() {
   return cuda::cuda_backend();
 }
 void fill_cuda_table(KernelTable& table) {
@@ -29,7 +29,7 @@ std::string why_no_cuda() {
   return "this build of tarn has no CUDA back end (TARN_CUDA=OFF, or no toolkit was found when it "
          "was configured)";
 }
-[[noreturn]] Backend& cuda() {
+[[noreturn]] Backend& gpu_backend() {
   detail::fail<InternalError>("registry: no CUDA back end");
 }
 void fill_cuda_table(KernelTable&) {}
@@ -60,7 +60,7 @@ void Backend::note_given(void*, Stream) noexcept {}
 Backend& backend(DeviceType type) {
   if (type == DeviceType::kCPU) return cpu::cpu_backend();
   check_cuda();
-  return cuda();
+  return gpu_backend();
 }
 
 bool has_backend(DeviceType type) {

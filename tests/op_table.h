@@ -1,7 +1,8 @@
 // op_table.h - one row per operation; what a row is run through is the same for all.
 //
 // A row names an operation of autograd/functions_*.h, how to call it, what to call it on, and what
-// it must give. From that the table makes one test per aspect, named OpTable/<row>.<aspect>:
+// it must give. From that the table makes one test per aspect, named OpTable/<row>.<aspect>, and,
+// with a GPU, real or emulated, OpTable/<row>.<aspect>_cuda with the inputs there:
 //   value        f64 against the reference (naive loops or the C library)
 //   gradient     against central differences, f64, rtol 1e-5, atol 1e-7
 //   second       gradients of the gradients, the same way (smooth rows)
@@ -13,7 +14,7 @@
 //   special      NaN, infinities, signed zeros, huge and tiny numbers, f64 and f32
 //   nonfinite    one NaN or infinity among ordinary inputs, f64 and f32
 //   large        value and gradient where kernels use blocks, tails and threads
-//   device_*     every other device against the CPU
+//   device_cuda  the GPU against the CPU
 //   errors       each wrong call throws tarn::Error with its text
 #pragma once
 
@@ -104,6 +105,8 @@ class Table {
   void register_tests() const;
 
  private:
+  void register_on(Device device) const;
+
   std::vector<Row> rows_;
   std::vector<std::pair<std::string, std::string>> exempt_;
 };

@@ -88,6 +88,24 @@ Tensor lay_out(const Tensor& x, Layout layout, bool is_first) {
 
 }  // namespace
 
+namespace {
+Device where = kCPU;
+
+// Converted on the CPU, so that the inputs are the same everywhere.
+Tensor there(const Tensor& x, DType dtype) {
+  return raw::to(raw::to(x, dtype), where);
+}
+}  // namespace
+Device input_device() {
+  return where;
+}
+InputDeviceGuard::InputDeviceGuard(Device device) : previous_(where) {
+  where = device;
+}
+InputDeviceGuard::~InputDeviceGuard() {
+  where = previous_;
+}
+
 Rng rng_for(const std::string& name) {
   uint64_t hash = 1469598103934665603u;  // FNV-1a: the same on every platform
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -99,18 +117,18 @@ std::vector<Tensor> make_inputs(const Case& c, DType dtype, Rng& rng) {
   for (const In& in : c) {
     const auto n = static_cast<size_t>(in.sizes.numel());
     if (in.kind == In::kReal) {
-      inputs.push_back(raw::to(from_vector(reals(in, dtype, rng), in.sizes), dtype));
+      inputs.push_back(there(from_vector(reals(in, dtype, rng), in.sizes), dtype));
     } else if (in.kind == In::kIndex) {
       std::vector<int64_t> v(n);
       const auto low = static_cast<int64_t>(in.low), high = static_cast<int64_t>(in.high);
       for (int64_t& e : v) e = std::uniform_int_distribution<int64_t>(low, high - 1)(rng);
       for (size_t i = 1; in.distinct && i < n; ++i)
         v[i] = (v[i - 1] + 1 - low) % (high - low) + low;
-      inputs.push_back(from_vector(v, in.sizes));
+      inputs.push_back(raw::to(from_vector(v, in.sizes), where));
     } else {
       std::vector<bool> v(n);
       for (size_t i = 0; i < n; ++i) v[i] = rng() % 2 == 0;
-      inputs.push_back(from_vector(v, in.sizes));
+      inputs.push_back(raw::to(from_vector(v, in.sizes), where));
     }
   }
   return inputs;
@@ -162,7 +180,7 @@ std::vector<Tensor> special_inputs(size_t count, DType dtype) {
   for (size_t i = 0; i < count; ++i, step *= k) {
     std::vector<double> v(total);
     for (size_t j = 0; j < total; ++j) v[j] = values[j / step % k];
-    inputs.push_back(raw::to(from_vector(v, {static_cast<int64_t>(total)}), dtype));
+    inputs.push_back(there(from_vector(v, {static_cast<int64_t>(total)}), dtype));
   }
   return inputs;
 }

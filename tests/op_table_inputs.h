@@ -10,6 +10,19 @@ namespace tarn::optable {
 
 using Rng = std::mt19937_64;
 
+/// Where make_inputs and special_inputs put their tensors: the CPU until a guard says otherwise.
+Device input_device();
+class InputDeviceGuard {
+ public:
+  explicit InputDeviceGuard(Device device);
+  ~InputDeviceGuard();
+  InputDeviceGuard(const InputDeviceGuard&) = delete;
+  InputDeviceGuard& operator=(const InputDeviceGuard&) = delete;
+
+ private:
+  Device previous_;
+};
+
 /// A generator that depends on the row's name alone, so that rows do not disturb each other.
 Rng rng_for(const std::string& name);
 
