@@ -1,6 +1,4 @@
-// cuda_emu_kernels_test.cu - kernels under the emulator: right results, and every planted bug
-// found.
-#if defined(TARN_CUDA_EMU)
+// cuda_emu_kernels_test.cu - kernels under the emulator: right results, planted bugs found.
 #include <cmath>
 #include <numeric>
 
@@ -358,4 +356,3 @@ TEST(EmuLaunch, attributes_count_static_shared_memory) {
 }
 
 }  // namespace
-#endif

@@ -149,7 +149,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   TARN_EMU_ENTRY(cudaEventQuery);
   if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
   Lock lock = lock_runtime();
-  if (is_captured(*event->event)) return fail(cudaErrorCapturedEvent);
+  if (const cudaError_t error = refuse_captured(*event->event)) return fail(error);
   if (const cudaError_t error = refuse_in_capture()) return fail(error);
   if (event->event->completed >= event->event->recorded) return cudaSuccess;
   advance(lock);
@@ -160,7 +160,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   TARN_EMU_ENTRY(cudaEventSynchronize);
   if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
   Lock lock = lock_runtime();
-  if (is_captured(*event->event)) return fail(cudaErrorCapturedEvent);
+  if (const cudaError_t error = refuse_captured(*event->event)) return fail(error);
   if (const cudaError_t error = refuse_in_capture()) return fail(error);
   const std::shared_ptr<Event> state = event->event;  // may be destroyed while this waits
   drain(*state, lock);

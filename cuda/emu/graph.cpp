@@ -96,8 +96,11 @@ void capture_record(Stream& stream, Event& event) {
       CapturedEvent{stream.capture, stream.capture->members[&stream]});
 }
 
-bool is_captured(const Event& event) {
-  return event.captured != nullptr && !event.captured->capture.expired();
+cudaError_t refuse_captured(const Event& event) {
+  const auto capture = event.captured != nullptr ? event.captured->capture.lock() : nullptr;
+  if (capture == nullptr) return cudaSuccess;
+  capture->invalid = true;
+  return cudaErrorCapturedEvent;
 }
 
 cudaError_t capture_wait(Stream& stream, const Event& event) {

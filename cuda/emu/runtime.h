@@ -189,7 +189,7 @@ cudaError_t refuse_in_capture();
 cudaError_t refuse_capturing(const Stream& stream);
 cudaError_t capture_operation(Stream& stream, Operation operation);
 void capture_record(Stream& stream, Event& event);
-bool is_captured(const Event& event);
+cudaError_t refuse_captured(const Event& event);
 /// Success, or why the wait must not be. Afterwards a wait of a captured stream is done.
 cudaError_t capture_wait(Stream& stream, const Event& event);
 /// The legacy stream must not be used while a blocking stream of its device is captured.
