@@ -15,12 +15,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A draw makes kPerCounter elements of its type from the four words of a counter; `x` are the
-// inputs at these places, if it has any.
+// A draw makes kPerCounter elements of its type from the four words of a counter. x are the inputs
+// at these places if kReads, else nothing.
 
 template <class T>
 struct Uniform {
   static constexpr int kPerCounter = sizeof(T) == 8 ? 2 : 4;
+  static constexpr bool kReads = false;
   compute_t<T> low, high;
   __device__ void operator()(const Philox4& r, const T*, T* y) const {
     if constexpr (sizeof(T) == 8) {
@@ -36,6 +37,7 @@ struct Uniform {
 template <class T>
 struct Normal {
   static constexpr int kPerCounter = sizeof(T) == 8 ? 2 : 4;
+  static constexpr bool kReads = false;
   compute_t<T> mean, stddev;
   __device__ void operator()(const Philox4& r, const T*, T* y) const {
     if constexpr (sizeof(T) == 8) {
@@ -54,6 +56,7 @@ struct Normal {
 template <class T>
 struct Bernoulli {
   static constexpr int kPerCounter = 4;
+  static constexpr bool kReads = false;
   uint64_t limit;
   __device__ void operator()(const Philox4& r, const T*, T* y) const {
 #pragma unroll
@@ -64,6 +67,7 @@ struct Bernoulli {
 template <class T>
 struct Randint {
   static constexpr int kPerCounter = 2;
+  static constexpr bool kReads = false;
   uint64_t low, range;
   __device__ void operator()(const Philox4& r, const T*, T* y) const {
 #pragma unroll
@@ -98,21 +102,18 @@ constexpr int group_size() {
                                               : Draw::kPerCounter;
 }
 
-/// y[i] for i < n from Draw; x is read if `reads`. `wide`: both are aligned to vectors.
+/// y[i] for i < n from Draw. `wide`: x and y are aligned to vectors.
 template <class Draw, class T>
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(const PhiloxState state, const Draw draw, const T* x, T* y, int64_t n, bool wide) {
   constexpr int kGroup = group_size<Draw, T>();
   constexpr int kWidth = kGroup < kVecWidth<T> ? kGroup : kVecWidth<T>;
   constexpr int kCounters = kGroup / Draw::kPerCounter;
-  constexpr bool kReads = requires {
-    Draw::kReads;
-  };
   for (int64_t group = grid_index(); group * kGroup < n; group += grid_step()) {
     const int64_t first = group * kGroup;
     const int64_t left = n - first;
     T in[kGroup], out[kGroup];
-    if constexpr (kReads) {
+    if constexpr (Draw::kReads) {
       if (wide && left >= kGroup) {
 #pragma unroll
         for (int k = 0; k < kGroup; k += kWidth) {
