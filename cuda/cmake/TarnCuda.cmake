@@ -65,7 +65,8 @@ function(tarn_cuda_sources target)
       # A source has one language per folder, so the emulation compiles a line that includes it.
       get_filename_component(base ${file} NAME_WE)
       set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/${name}_emu/${base}.emu.cpp)
-      file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${file}\"\n" @ONLY)
+      file(RELATIVE_PATH include ${PROJECT_SOURCE_DIR} ${file})  # equal in every tree: for ccache
+      file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"tarn/${include}\"\n" @ONLY)
       list(APPEND sources ${wrapper})
     else()
       list(APPEND sources ${file})
