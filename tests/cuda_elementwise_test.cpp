@@ -35,7 +35,7 @@ TEST(CudaElementwise, every_unary_operator_gives_the_cpus_values_in_every_dtype)
       const Both x(typed(interesting_values(), dtype));
       // What needs an exponential or its like may differ by a few units of the arithmetic.
       const bool exact = info.predicate || !is_floating(dtype);
-      const double floor = is_half(dtype) ? 0.0 : 1.0;
+      const double floor = is_half(dtype) ? 1e-3 : 1.0;  // what cancels keeps an absolute error
       expect_agree(x.map([&](const Tensor& t) { return raw::unary(op, t, kParameters); }),
                    exact            ? 0
                    : is_half(dtype) ? 1
