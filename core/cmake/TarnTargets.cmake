@@ -9,7 +9,7 @@ foreach(folder core autograd nn optim dist data cuda apps tests)
 endforeach()
 
 # tarn.h: what a user of the library calls. Headers for those who extend it are left out.
-set(TARN_FOLDERS core autograd nn optim data)
+set(TARN_FOLDERS core autograd nn optim dist data)
 file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/nn/*.h ${PROJECT_SOURCE_DIR}/nn/models/*.h
      ${PROJECT_SOURCE_DIR}/optim/*.h ${PROJECT_SOURCE_DIR}/data/*.h)
@@ -93,6 +93,7 @@ function(tarn_print_summary)
   message(STATUS "tarn ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, kernels for ${TARN_CPU}")
   message(STATUS "  oneDNN      ${dnnl}")
   message(STATUS "  CUDA        ${TARN_CUDA_WHY}")
+  message(STATUS "  Gloo        ${TARN_GLOO_WHY}")
   message(STATUS "  Eigen       ${Eigen3_VERSION}")
   message(STATUS "  tests ${TARN_BUILD_TESTS}, apps ${TARN_BUILD_APPS}, sanitizers '${TARN_SANITIZE}'")
 endfunction()

@@ -1,0 +1,45 @@
+// channel.h - bytes between the ranks of one group: all that a CPU transport has to provide.
+//
+// The collectives are written once above it (collectives.h), so local threads and Gloo differ only
+// here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tarn/dist/error.h"
+
+namespace tarn::dist {
+
+/// One message under way. The memory must stay until wait() has returned or this is destroyed.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Throws TimeoutError at the deadline and PeerError if the other side is gone; both texts start
+  /// with the other rank. The channel is of no use afterwards.
+  virtual void wait(Clock::time_point deadline) = 0;
+};
+using TransferPtr = std::unique_ptr<Transfer>;
+
+/// Messages between two ranks are matched by slot, and within a slot in order. A message may be
+/// shorter than what the receiver offers, never longer. Thread safety: any thread may call any
+/// method; one thread at a time waits for a Transfer.
+class Channel {
+ public:
+  /// Leaves: what was sent still arrives, and later waits for this rank fail.
+  virtual ~Channel() = default;
+  virtual TransferPtr send(int to, uint64_t slot, const void* data, size_t bytes) = 0;
+  virtual TransferPtr receive(int from, uint64_t slot, void* data, size_t capacity) = 0;
+  /// Ends all that is under way, here and at the other ranks, which learn the reason.
+  virtual void close(const std::string& reason) noexcept = 0;
+};
+using ChannelPtr = std::unique_ptr<Channel>;
+
+/// Makes the channel of a group; `name` is the same on its ranks and used once.
+using ChannelFactory =
+    std::function<ChannelPtr(const std::string& name, int rank, int size, Millis timeout)>;
+
+}  // namespace tarn::dist

@@ -1,0 +1,30 @@
+// init.h - from a launcher's environment to the group of all ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tarn/dist/environment.h"
+#include "tarn/dist/group.h"
+#include "tarn/dist/store.h"
+
+namespace tarn::dist {
+
+struct InitOptions {
+  GroupOptions group = {};
+  std::string transport = "auto";  ///< "auto" and "gloo" are the same in a world of several
+  /// Where the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT) or "file:///folder", which all
+  /// ranks see and which is new for every run.
+  std::string meet = "env://";
+};
+
+/// The group of all ranks. A world of one needs neither Gloo nor a port. Throws what
+/// read_environment(), TcpStore and make_gloo_group throw.
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+std::shared_ptr<ProcessGroup> init_process_group(const Environment& environment,
+                                                 const InitOptions& options);
+
+/// The store that this environment's ranks meet in.
+std::shared_ptr<Store> make_store(const Environment& environment, const InitOptions& options);
+
+}  // namespace tarn::dist

@@ -1,0 +1,23 @@
+// local_group.h - ranks that are threads of one process: for tests, the tour, and DataParallel.
+//
+//   run_local(4, [](ProcessGroup& group) { ... });    // four threads, joined; errors reach the
+//   caller
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tarn/dist/group.h"
+
+namespace tarn::dist {
+
+/// One group per rank, each to be used by a thread of its own. A rank that lets go of its group has
+/// left: the others' collectives with it fail.
+std::vector<std::shared_ptr<ProcessGroup>> make_local_groups(int size, GroupOptions options = {});
+
+/// Runs body once per rank, each in a thread, and joins them. If ranks throw, the caller gets the
+/// error of the one that failed first; what other ranks wait for then fails at once.
+void run_local(int size, const std::function<void(ProcessGroup&)>& body, GroupOptions options = {});
+
+}  // namespace tarn::dist

@@ -1,0 +1,341 @@
+// dist_failure_test.cpp - wrong calls, ranks that are late, leave, die or hang: no wait without an
+// end, and every error says which rank and which operation.
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tarn/core/views.h"
+#include "tarn/dist/init.h"
+#include "tarn/dist/socket.h"
+#include "tarn/tests/dist_tools.h"
+#include "tarn/tests/temp_folder.h"
+#include "tarn/tests/tests_throws.h"
+
+extern char** environ;
+
+namespace tarn::dist {
+namespace {
+
+using test::errors_of;
+using test::quick;
+
+// ---- arguments
+
+TEST(GroupArguments, what_a_caller_can_get_wrong_is_said) {
+  const auto group = make_local_groups(2)[0];
+  ProcessGroup& g = *group;
+  const Tensor x = zeros({2, 3});
+  EXPECT_THROWS_WITH((void)g.all_reduce(Tensor()), ValueError, "all_reduce: a tensor is undefined");
+  EXPECT_THROWS_WITH((void)g.all_reduce(std::vector<Tensor>{}), ValueError,
+                     "all_reduce: needs at least one tensor");
+  EXPECT_THROWS_WITH((void)g.all_reduce(x, ReduceOp::kBitOr), DTypeError,
+                     "bit_or is for integers and bool; got f32");
+  EXPECT_THROWS_WITH((void)g.all_reduce(zeros({2}, {.dtype = DType::kI32}), ReduceOp::kAvg),
+                     DTypeError, "avg is for floating dtypes; got i32; use sum");
+  EXPECT_THROWS_WITH((void)g.all_reduce(raw::expand(zeros({1}), {4})), ValueError,
+                     "all_reduce: cannot write into an expanded tensor; got [4] f32 cpu");
+  EXPECT_THROWS_WITH((void)g.all_reduce({x, zeros({2}, {.dtype = DType::kF64})}), DTypeError,
+                     "all_reduce: all tensors must have one dtype; got f32 and f64");
+  EXPECT_THROWS_WITH((void)g.broadcast(x, 2), ValueError,
+                     "broadcast: root must be in [0, 2) in group world; got 2");
+  EXPECT_THROWS_WITH((void)g.reduce(x, -1), ValueError, "reduce: root must be in [0, 2)");
+  EXPECT_THROWS_WITH((void)g.all_gather(zeros({5, 3}), x), ShapeError,
+                     "all_gather: out must be [2, 2, 3] for 2 ranks with parts of [2, 3]; got");
+  EXPECT_THROWS_WITH((void)g.all_gather(std::vector<Tensor>{x}, x), ValueError,
+                     "needs one tensor for each of the 2 ranks of group world; got 1");
+  EXPECT_THROWS_WITH((void)g.all_gather(std::vector<Tensor>{zeros({1}), x}, x), ShapeError,
+                     "all_gather: outs[0] must be of the size of x");
+  EXPECT_THROWS_WITH((void)g.all_gather_coalesced(std::vector<Tensor>{}, {x}), ValueError,
+                     "got 0 outs for 1 tensors");
+  EXPECT_THROWS_WITH((void)g.reduce_scatter(x, zeros({3, 3})), ShapeError,
+                     "reduce_scatter: x must be [2, 2, 3]");
+  EXPECT_THROWS_WITH((void)g.reduce_scatter_coalesced({x}, {}), ValueError,
+                     "got 1 outs for 0 tensors");
+  EXPECT_THROWS_WITH((void)g.all_to_all(zeros({3}), zeros({3})), ShapeError,
+                     "all_to_all: x and out must be alike, with a first size that 2 ranks divide");
+  EXPECT_THROWS_WITH((void)g.gather({}, x, 0), ValueError, "gather: needs one tensor for each");
+  EXPECT_THROWS_WITH((void)g.scatter(x, {zeros({1}), x}, 0), ShapeError,
+                     "scatter: xs[0] must be of the size of out");
+  EXPECT_THROWS_WITH((void)g.send(x, 0), ValueError, "a rank cannot send to itself");
+  EXPECT_THROWS_WITH((void)g.recv(x, 0), ValueError, "a rank cannot receive from itself");
+  EXPECT_THROWS_WITH((void)g.send(x, 1, -1), ValueError, "send: the tag must be in [0, 1048576)");
+  EXPECT_THROWS_WITH((void)g.recv(x, 1, kMaxTag), ValueError, "recv: the tag must be in");
+  EXPECT_THROWS_WITH((void)g.subgroup(std::vector<int>{}), ValueError, "at least one rank");
+  EXPECT_THROWS_WITH((void)g.subgroup(std::vector<int>{0, 2}), ValueError,
+                     "subgroup: every rank must be in [0, 2)");
+  EXPECT_THROWS_WITH((void)g.subgroup(std::vector<int>{1, 0, 1}), ValueError,
+                     "subgroup: rank 1 is named twice");
+  EXPECT_THROWS_WITH(make_local_groups(0), ValueError, "needs at least one rank; got 0");
+  EXPECT_THROWS_WITH(make_local_groups(1, {.timeout = Millis(0)}), ValueError,
+                     "timeouts must be positive");
+}
+
+TEST(GroupInit, a_world_of_one_needs_no_launcher) {
+  const auto group = init_process_group(Environment{}, {});
+  EXPECT_EQ(group->size(), 1);
+  const Tensor x = full({3}, 2);
+  group->all_reduce(x)->wait();
+  EXPECT_EQ(x.to_vector<double>(), std::vector<double>(3, 2.0));
+  EXPECT_THROWS_WITH(init_process_group(Environment{}, {.transport = "mpi"}), ValueError,
+                     "transport must be auto or gloo; got \"mpi\"");
+  EXPECT_THROWS_WITH(make_store(Environment{}, {.meet = "tcp://x"}), ValueError,
+                     "ranks meet at \"env://\" or \"file:///folder\"; got \"tcp://x\"");
+}
+
+TEST(GroupInit, a_build_without_gloo_says_so) {
+  if (gloo_available()) GTEST_SKIP() << "built with Gloo";
+  EXPECT_THROWS_WITH(make_gloo_group(std::make_shared<MemoryStore>(), 0, 1), UnsupportedError,
+                     "this build of tarn has no Gloo");
+}
+
+TEST(GroupInit, missing_ranks_are_named) {
+  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
+  const auto store = std::make_shared<MemoryStore>();
+  EXPECT_THROWS_WITH(make_gloo_group(store, 0, 3, {.group = quick(Millis(80))}), TimeoutError,
+                     "group world: ranks 1, 2 of 3 did not come within 80 ms");
+  EXPECT_THROWS_WITH(
+      make_gloo_group(std::make_shared<MemoryStore>(), 0, 1, {.interface = "no-such"}), DistError,
+      "gloo: cannot use interface no-such");
+}
+
+TEST(GroupInit, ranks_meet_in_a_folder) {
+  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
+  const tarn::test::TempFolder folder;
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r] {
+      const auto group = init_process_group(Environment{.rank = r, .size = 2},
+                                            {.meet = "file://" + (folder / "meet")});
+      const Tensor x = full({2}, r + 1);
+      group->all_reduce(x)->wait();
+      EXPECT_EQ(x.to_vector<double>(), std::vector<double>(2, 3.0));
+    });
+  }
+  for (auto& t : ranks) t.join();
+}
+
+// ---- ranks that do not agree, are late or leave
+
+class Failure : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "gloo"));
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
+}
+
+// Whichever rank notices first, both say what both called.
+void expect_difference(const std::string& transport, const test::Body& body, const char* one,
+                       const char* other) {
+  const auto errors = errors_of(transport, 2, body);
+  for (const std::string& error : errors) {
+    expect_part(error, one);
+    expect_part(error, other);
+    expect_part(error, ", but this rank ");
+  }
+}
+
+TEST_P(Failure, different_operations_are_named_on_both_sides) {
+  expect_difference(
+      GetParam(),
+      [](ProcessGroup& g) {
+        const Tensor x = zeros({10});
+        (g.rank() == 0 ? g.all_reduce(x) : g.reduce_scatter(zeros({5}), x))->wait();
+      },
+      "all_reduce #1 of 40 bytes f32 (sum)", "reduce_scatter #1 of 40 bytes f32 (sum)");
+}
+
+TEST_P(Failure, different_sizes_dtypes_and_reductions_are_found) {
+  const auto differ = [&](const test::Body& body, const char* one, const char* other) {
+    expect_difference(GetParam(), body, one, other);
+  };
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({10 + g.rank()}))->wait(); },
+         "all_reduce #1 of 44 bytes", "all_reduce #1 of 40 bytes");
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({20000 + 20 * g.rank()}))->wait(); },
+         "of 80080 bytes", "of 80000 bytes");
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({g.rank() ? 10 : 20000}))->wait(); },
+         "of 40 bytes f32", "of 80000 bytes f32");
+  differ(
+      [](ProcessGroup& g) {
+        g.all_reduce(zeros({4}, {.dtype = g.rank() ? DType::kF32 : DType::kI32}))->wait();
+      },
+      "of 16 bytes f32", "of 16 bytes i32");
+  differ(
+      [](ProcessGroup& g) {
+        g.all_reduce(zeros({4}), g.rank() ? ReduceOp::kMax : ReduceOp::kMin)->wait();
+      },
+      "f32 (max)", "f32 (min)");
+  differ(
+      [](ProcessGroup& g) {
+        if (g.rank() == 0) {
+          g.send(zeros({50000}), 1)->wait();
+        } else {
+          g.recv(zeros({4}), 0)->wait();
+        }
+      },
+      "send of 200000 bytes f32", "send of 16 bytes f32");
+}
+
+TEST_P(Failure, a_late_rank_is_named_at_the_limit) {
+  const auto start = Clock::now();
+  const auto errors = errors_of(
+      GetParam(), 2,
+      [](ProcessGroup& g) {
+        g.barrier()->wait();
+        if (g.rank() == 0) g.all_reduce(zeros({7}))->wait();
+        if (g.rank() == 1) std::this_thread::sleep_for(Millis(500));
+      },
+      quick(Millis(200)));
+  EXPECT_LT(Clock::now() - start, Millis(3000));
+  expect_part(errors[0],
+              "all_reduce #2 ([7] f32, sum) on rank 0 of 2 in group world: rank 1 did not "
+              "answer within 2");
+}
+
+TEST_P(Failure, a_rank_that_leaves_ends_the_others_at_once) {
+  const auto start = Clock::now();
+  const auto errors = errors_of(GetParam(), 3, [](ProcessGroup& g) {
+    g.barrier()->wait();
+    if (g.rank() == 1) return g.abort("it was told to");
+    g.all_reduce(zeros({7}))->wait();
+  });
+  EXPECT_LT(Clock::now() - start, Millis(3000));
+  EXPECT_EQ(errors[1], "");
+  for (int r : {0, 2}) {
+    expect_part(errors[static_cast<size_t>(r)], "all_reduce #2 ([7] f32, sum) on rank");
+    expect_part(errors[static_cast<size_t>(r)], "it was told to");
+  }
+}
+
+TEST_P(Failure, a_dead_group_says_why) {
+  const auto errors = errors_of(
+      GetParam(), 2,
+      [](ProcessGroup& g) {
+        if (g.rank() == 1) return std::this_thread::sleep_for(Millis(300));
+        const WorkPtr first = g.all_reduce(zeros({7})), queued = g.barrier();
+        EXPECT_THROW(first->wait(), TimeoutError);
+        EXPECT_THROWS_WITH(queued->wait(), DistError,
+                           "barrier #2: the group ended earlier (all_red");
+        EXPECT_THROWS_WITH((void)g.send(zeros({1}), 1), DistError, "make a new one");
+        g.all_reduce(zeros({7}))->wait();
+      },
+      quick(Millis(100)));
+  expect_part(errors[0],
+              "all_reduce #3 ([7] f32, sum) on rank 0 of 2 in group world: all_reduce #3");
+}
+
+TEST_P(Failure, an_exception_of_one_rank_reaches_the_caller) {
+  EXPECT_THROWS_WITH(test::run_ranks(GetParam(), 3,
+                                     [](ProcessGroup& g) {
+                                       if (g.rank() == 2) throw ValueError("rank 2 has no data");
+                                       g.barrier()->wait();
+                                     }),
+                     ValueError, "rank 2 has no data");
+}
+
+// ---- processes that die: this program again, as one rank
+
+// What a child does: joins, counts in, then follows TARN_TEST_MODE at the second all_reduce.
+TEST(ChildRank, runs) {
+  const char* mode = std::getenv("TARN_TEST_MODE");
+  if (!mode) GTEST_SKIP() << "only in the processes that DeadRank starts";
+  const auto group =
+      init_process_group({.group = {.timeout = Millis(std::atoi(std::getenv("TARN_TEST_TIMEOUT"))),
+                                    .start_timeout = Millis(20000)}});
+  const Tensor x = full({100000}, 1);
+  group->all_reduce(x)->wait();
+  if (group->rank() == 1) {
+    std::this_thread::sleep_for(Millis(50));
+    if (std::string(mode) == "kill") raise(SIGKILL);
+    if (std::string(mode) == "exit") _exit(3);
+    if (std::string(mode) == "hang") raise(SIGSTOP);
+  }
+  const auto start = Clock::now();
+  std::ostringstream report;
+  try {
+    group->all_reduce(x)->wait();
+  } catch (const std::exception& error) {
+    report << std::chrono::round<Millis>(Clock::now() - start).count() << " " << error.what();
+  }
+  std::ofstream(std::string(std::getenv("TARN_TEST_OUT")) + std::getenv("RANK")) << report.str();
+  _exit(0);
+}
+
+struct Death {
+  int64_t ms = 0;
+  std::string text;
+};
+
+// Starts 3 ranks, of which number 1 fails, and returns what ranks 0 and 2 say.
+std::vector<Death> die(const std::string& mode, int timeout_ms) {
+  const tarn::test::TempFolder folder;
+  const std::string port = std::to_string(free_port());
+  std::vector<pid_t> children;
+  for (int r = 0; r < 3; ++r) {
+    std::vector<std::string> variables = {"TARN_TEST_MODE=" + mode,
+                                          "TARN_TEST_TIMEOUT=" + std::to_string(timeout_ms),
+                                          "TARN_TEST_OUT=" + (folder / "rank"),
+                                          "RANK=" + std::to_string(r),
+                                          "WORLD_SIZE=3",
+                                          "MASTER_ADDR=127.0.0.1",
+                                          "MASTER_PORT=" + port};
+    std::vector<char*> environment;
+    for (char** e = environ; *e; ++e) environment.push_back(*e);
+    for (std::string& v : variables) environment.push_back(v.data());
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", filter = "--gtest_filter=ChildRank.runs",
+                brief = "--gtest_brief=1";
+    char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
+    pid_t child = 0;
+    EXPECT_EQ(
+        posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environment.data()), 0);
+    children.push_back(child);
+  }
+  for (int r : {0, 2, 1}) {
+    const pid_t child = children[static_cast<size_t>(r)];
+    if (r == 1) kill(child, SIGKILL);  // the hung one
+    waitpid(child, nullptr, 0);
+  }
+  std::vector<Death> deaths;
+  for (int r : {0, 2}) {
+    Death d;
+    std::istringstream in(tarn::test::slurp(folder / ("rank" + std::to_string(r))));
+    in >> d.ms;
+    std::getline(in, d.text);
+    deaths.push_back(d);
+  }
+  return deaths;
+}
+
+class DeadRank : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("kill", "exit"));
+
+TEST_P(DeadRank, ends_the_others_within_a_second_and_is_named) {
+  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
+  for (const Death& d : die(GetParam(), 20000)) {
+    EXPECT_LT(d.ms, 1000) << d.text;
+    expect_part(d.text, "all_reduce #2 ([100000] f32, sum) on rank ");
+    expect_part(d.text, "rank 1 closed its connection: it ended or was killed");
+  }
+}
+
+TEST(HungRank, ends_the_others_at_the_limit_and_is_named) {
+  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
+  for (const Death& d : die("hang", 700)) {
+    EXPECT_GE(d.ms, 600) << d.text;
+    EXPECT_LT(d.ms, 2500) << d.text;
+    expect_part(d.text, "rank 1 did not answer within ");
+  }
+}
+
+}  // namespace
+}  // namespace tarn::dist

@@ -1,0 +1,108 @@
+// dist_messages_test.cpp - send and receive, work under way, subgroups, groups that come and go.
+#include "tarn/tests/dist_tools.h"
+#include "tarn/tests/tests_throws.h"
+
+namespace tarn::dist {
+namespace {
+
+using test::bits;
+
+class Messages : public test::OnRanks {};
+INSTANTIATE_TEST_SUITE_P(All, Messages,
+                         testing::Combine(testing::Values("local", "gloo"),
+                                          testing::Values(1, 2, 3, 4)),
+                         test::ranks_name);
+
+TEST_P(Messages, sends_and_receives_match_by_tag_and_order) {
+  run([](ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
+    for (int64_t n : {int64_t{0}, int64_t{5}, int64_t{100000}}) {
+      const auto value = [&](int rank, int k) { return full({n}, 10.0 * rank + k); };
+      const Tensor a = value(g.rank(), 1), b = value(g.rank(), 2), c = value(g.rank(), 3);
+      const Tensor x = zeros({n}), y = zeros({n}), z = zeros({n});
+      const WorkPtr sends[] = {g.send(a, right, 7), g.send(b, right, 9), g.send(c, right, 7)};
+      const WorkPtr first = g.recv(x, left, 7), second = g.recv(y, left, 7);
+      g.recv(z, left, 9)->wait();
+      second->wait();  // waits need not follow the order of calls
+      first->wait();
+      for (const WorkPtr& work : sends) work->wait();
+      EXPECT_EQ(bits(x), bits(value(left, 1)));
+      EXPECT_EQ(bits(y), bits(value(left, 3)));
+      EXPECT_EQ(bits(z), bits(value(left, 2)));
+    }
+  });
+}
+
+TEST_P(Messages, a_receive_can_be_polled) {
+  run([](ProcessGroup& g) {
+    const Tensor x = full({3}, g.rank() + 1.0);
+    if (g.rank() == 0 && g.size() > 1) {
+      const WorkPtr work = g.recv(x, 1);
+      EXPECT_FALSE(work->test());
+      EXPECT_THROWS_WITH(work->wait(Millis(5)), TimeoutError, "not done after 5 ms; it goes on");
+      g.barrier()->wait();
+      while (!work->test()) std::this_thread::sleep_for(Millis(1));
+      work->wait();
+      EXPECT_EQ(x.to_vector<double>(), std::vector<double>(3, 2.0));
+    } else {
+      g.barrier()->wait();
+      if (g.rank() == 1) g.send(x, 0)->wait();
+    }
+  });
+}
+
+TEST_P(Messages, works_may_be_waited_for_late_and_in_any_order) {
+  run([](ProcessGroup& g) {
+    std::vector<Tensor> xs;
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 20; ++i) {
+      xs.push_back(full({i * 1000}, g.rank() + i));
+      works.push_back(g.all_reduce(xs.back()));
+    }
+    for (size_t i = works.size(); i-- > 0;) {
+      works[i]->wait();
+      EXPECT_TRUE(works[i]->test());
+      const int64_t n = static_cast<int64_t>(i), W = g.size();
+      EXPECT_EQ(bits(xs[i]), bits(full({n * 1000}, W * n + W * (W - 1) / 2)));
+    }
+  });
+}
+
+TEST_P(Messages, subgroups_number_their_ranks_anew) {
+  run([](ProcessGroup& g) {
+    std::vector<int> even, reversed;
+    for (int r = 0; r < g.size(); r += 2) even.push_back(r);
+    for (int r = g.size(); r-- > 0;) reversed.push_back(r);
+    const auto some = g.subgroup(even);
+    EXPECT_EQ(some != nullptr, g.rank() % 2 == 0);
+    if (some) {
+      EXPECT_EQ(some->rank(), g.rank() / 2);
+      const Tensor x = full({4}, g.rank());
+      some->all_reduce(x)->wait();
+      const int n = some->size();
+      EXPECT_EQ(x.to_vector<double>(), std::vector<double>(4, n * (n - 1.0)));
+    }
+    const auto back = g.subgroup(reversed), again = g.subgroup(reversed);
+    EXPECT_EQ(back->rank(), g.size() - 1 - g.rank());
+    EXPECT_NE(again->name(), back->name());
+    const Tensor x = full({1}, g.rank());
+    back->broadcast(x, 0)->wait();
+    EXPECT_EQ(x.item(), g.size() - 1);
+    again->barrier()->wait();
+  });
+}
+
+TEST_P(Messages, groups_may_be_made_and_left_at_once) {
+  for (int round = 0; round < 5; ++round) {
+    run([&](ProcessGroup& g) {
+      const Tensor x = full({60000}, 1.0);
+      g.all_reduce(x)->wait();
+      EXPECT_EQ(x.data<float>()[59999], static_cast<float>(g.size()));
+      if (g.rank() == round % g.size()) std::this_thread::sleep_for(Millis(5));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tarn::dist
