@@ -1,6 +1,8 @@
 // conv_shape.h - the sizes of one convolution, as kernels and libraries see them.
 #pragma once
 
+#include <compare>
+
 #include "tarn/core/hd.h"
 #include "tarn/core/kernels/conv.h"
 
@@ -28,7 +30,7 @@ struct ConvShape {
   TARN_HD int64_t y_pixels() const { return n * oh * ow; }
   TARN_HD int64_t weights() const { return static_cast<int64_t>(k) * cg() * filter(); }
 
-  bool operator==(const ConvShape&) const = default;
+  auto operator<=>(const ConvShape&) const = default;
 };
 
 /// Throws ShapeError if an image, or what a window reaches, is beyond 32-bit offsets.

@@ -9,6 +9,9 @@ void fill_kernel_table(KernelTable& table) {
   add_random_kernels(table);
   add_conv_kernels(table);
   add_optim_kernels(table);
+#if TARN_HAVE_CUDNN
+  add_dnn_kernels(table);  // convolutions, in front of our own
+#endif
 }
 
 }  // namespace tarn::cuda

@@ -37,18 +37,37 @@
   X(cublasLtMatmulPreferenceSetAttribute) \
   X(cublasLtMatmulAlgoGetHeuristic) \
   X(cublasLtMatmul)
+#if TARN_HAVE_CUDNN
+#define TARN_EMU_CUDNN(X) \
+  X(cudnnGetVersion) \
+  X(cudnnGetErrorString) \
+  X(cudnnGetLastErrorString) \
+  X(cudnnCreate) \
+  X(cudnnDestroy) \
+  X(cudnnSetStream) \
+  X(cudnnBackendCreateDescriptor) \
+  X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendSetAttribute) \
+  X(cudnnBackendGetAttribute) \
+  X(cudnnBackendFinalize) \
+  X(cudnnBackendExecute)
+#else
+#define TARN_EMU_CUDNN(X)
+#endif
 // clang-format on
 
 // Declared under another name: only the address is wanted, and some are overloaded in the header.
 #define DECLARE(name) extern "C" void tarn_emu_##name() asm(#name);
 TARN_EMU_CUBLAS(DECLARE)
 TARN_EMU_CUBLASLT(DECLARE)
+TARN_EMU_CUDNN(DECLARE)
 #undef DECLARE
 
 namespace tarn::emu {
 
 bool stands_in_for(const char* library) {
-  return std::strcmp(library, "cuBLAS") == 0 || std::strcmp(library, "cuBLASLt") == 0;
+  return std::strcmp(library, "cuBLAS") == 0 || std::strcmp(library, "cuBLASLt") == 0 ||
+         (TARN_HAVE_CUDNN && std::strcmp(library, "cuDNN") == 0);
 }
 
 void* library_symbol(const char* name) {
@@ -57,7 +76,8 @@ void* library_symbol(const char* name) {
     void (*address)();
   };
 #define ENTRY(name) {#name, tarn_emu_##name},
-  static const Symbol kSymbols[] = {TARN_EMU_CUBLAS(ENTRY) TARN_EMU_CUBLASLT(ENTRY)};
+  static const Symbol kSymbols[] = {TARN_EMU_CUBLAS(ENTRY) TARN_EMU_CUBLASLT(ENTRY)
+                                        TARN_EMU_CUDNN(ENTRY)};
 #undef ENTRY
   for (const Symbol& symbol : kSymbols) {
     if (std::strcmp(symbol.name, name) == 0) return reinterpret_cast<void*>(symbol.address);

@@ -1,0 +1,210 @@
+// dnn_run.cpp - executes convolutions by cuDNN.
+//
+// Thread safety: any thread may run any convolution. A handle is lent to one call at a time (cuDNN
+// forbids more); a plan is executed by one thread at a time, since cuDNN does not promise that all
+// engines allow more. Both are held only while work is queued, not while it runs.
+#if TARN_HAVE_CUDNN
+
+#include "tarn/cuda/dnn_run.h"
+
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "tarn/core/backend.h"
+#include "tarn/cuda/dnn_conv.h"
+#include "tarn/cuda/scratch.h"
+
+namespace tarn::cuda {
+namespace {
+
+constexpr size_t kCachedPlans = 2048;  // then all are forgotten: something makes ever new shapes
+constexpr size_t kTunedPlans = 8;
+constexpr int kTimedRuns = 3;
+
+/// A handle of the stream's device, bound to the stream.
+class HandleLease {
+ public:
+  explicit HandleLease(Stream stream) : device_(stream.device.index) {
+    set_device(device_);
+    {
+      const std::lock_guard lock(mutex());
+      auto& free = pool()[device_];
+      if (!free.empty()) {
+        handle_ = free.back();
+        free.pop_back();
+      }
+    }
+    if (!handle_) dnn_check(dnn_api()->create(&handle_), "cudnnCreate");
+    dnn_check(dnn_api()->set_stream(handle_, raw_stream(stream)), "cudnnSetStream");
+  }
+  ~HandleLease() {
+    const std::lock_guard lock(mutex());
+    pool()[device_].push_back(handle_);
+  }
+  HandleLease(const HandleLease&) = delete;
+  HandleLease& operator=(const HandleLease&) = delete;
+
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex instance;
+    return instance;
+  }
+  // Never destroyed: the driver may be gone before static destructors run.
+  static std::map<int, std::vector<cudnnHandle_t>>& pool() {
+    static auto& instance = *new std::map<int, std::vector<cudnnHandle_t>>;
+    return instance;
+  }
+
+  int device_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+/// What is known of one kind of convolution. Guarded by its mutex.
+struct Entry {
+  std::mutex mutex;
+  bool made = false;
+  bool chosen = false;            // the front plan is the one to use
+  std::optional<DnnGraph> graph;  // what the plans were made from
+  std::vector<DnnPlan> plans;
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::map<DnnConv, std::shared_ptr<Entry>> entries;
+};
+
+Cache& cache() {
+  static Cache& instance = *new Cache;
+  return instance;
+}
+
+std::shared_ptr<Entry> entry_of(const DnnConv& conv) {
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  if (c.entries.size() >= kCachedPlans && c.entries.count(conv) == 0) c.entries.clear();
+  std::shared_ptr<Entry>& entry = c.entries[conv];
+  if (!entry) entry = std::make_shared<Entry>();
+  return entry;
+}
+
+void make_entry(Entry& entry, const DnnConv& conv, cudnnHandle_t handle) {
+  const DnnSettings& settings = dnn_settings();
+  const DnnTarget target{.handle = handle};
+  try {
+    const DnnGraph graph = make_graph(conv, target);
+    entry.plans =
+        make_plans(graph, conv, target, settings.workspace, settings.autotune ? kTunedPlans : 1);
+  } catch (const DnnError& e) {
+    if (!e.not_supported() && !e.bad_parameter()) throw;
+  }
+  entry.made = true;
+  if (entry.plans.empty()) {
+    std::fprintf(stderr, "tarn: cuDNN has no plan for conv2d (%s); tarn's own kernel runs it\n",
+                 conv.describe().c_str());
+  }
+}
+
+void execute(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, void* workspace,
+             cudnnHandle_t handle) {
+  const int64_t ids[] = {kDnnX, kDnnWeight, kDnnY, kDnnBias};
+  void* const pointers[] = {operands.x, operands.weight, operands.y, operands.bias};
+  const int64_t count = conv.bias ? 4 : 3;
+  DnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack");
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  pack.finalize();
+  dnn_check(dnn_api()->execute(handle, plan.plan.handle(), pack.handle()), "cudnnBackendExecute");
+}
+
+void execute(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, Stream stream,
+             cudnnHandle_t handle) {
+  if (plan.workspace == 0) return execute(plan, conv, operands, nullptr, handle);
+  const Scratch workspace(static_cast<size_t>(plan.workspace), stream);
+  execute(plan, conv, operands, workspace.as<void>(), handle);
+}
+
+/// Milliseconds a run, or infinity if the plan does not execute.
+double time_of(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, Stream stream,
+               cudnnHandle_t handle) try {
+  const Scratch workspace(static_cast<size_t>(std::max<int64_t>(plan.workspace, 1)), stream);
+  execute(plan, conv, operands, workspace.as<void>(), handle);  // loads its code
+  Event start(stream.device, true), end(stream.device, true);
+  start.record(stream);
+  for (int i = 0; i < kTimedRuns; ++i) {
+    execute(plan, conv, operands, workspace.as<void>(), handle);
+  }
+  end.record(stream);
+  end.synchronize();
+  return end.elapsed_ms_since(start) / kTimedRuns;
+} catch (const DnnError& e) {
+  if (!e.not_supported()) throw;
+  return std::numeric_limits<double>::infinity();
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  TARN_CUDA_CALL(cudaStreamIsCapturing, raw_stream(stream), &status);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Moves the fastest plan to the front and drops the others. Every run computes the whole result,
+/// so they run on the operands themselves.
+void tune(Entry& entry, const DnnConv& conv, const DnnOperands& operands, Stream stream,
+          cudnnHandle_t handle) {
+  size_t best = 0;
+  double best_ms = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < entry.plans.size(); ++i) {
+    const double ms = time_of(entry.plans[i], conv, operands, stream, handle);
+    if (ms < best_ms) best = i, best_ms = ms;
+  }
+  std::swap(entry.plans[0], entry.plans[best]);
+  entry.plans.erase(entry.plans.begin() + 1, entry.plans.end());
+  entry.chosen = true;
+}
+
+bool run(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
+  const HandleLease handle(stream);
+  const std::shared_ptr<Entry> entry = entry_of(conv);
+  const std::lock_guard lock(entry->mutex);
+  if (!entry->made) make_entry(*entry, conv, handle.get());
+  if (!entry->chosen && entry->plans.size() > 1 && !is_capturing(stream)) {
+    tune(*entry, conv, operands, stream, handle.get());
+  }
+  while (!entry->plans.empty()) {
+    try {
+      execute(entry->plans[0], conv, operands, stream, handle.get());
+      return true;
+    } catch (const DnnError& e) {
+      if (!e.not_supported()) throw;
+      entry->plans.erase(entry->plans.begin());  // made, but the GPU cannot run it
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool run_dnn_conv(const DnnConv& conv, const DnnOperands& operands, Stream stream) try {
+  return run(conv, operands, stream);
+} catch (const DnnError& e) {
+  throw DnnError(tarn::detail::concat(e.what(), "; in conv2d (", conv.describe(),
+                                      "); TARN_CUDNN=off does without cuDNN"),
+                 e.status());
+}
+
+void forget_dnn_plans() {
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  c.entries.clear();
+}
+
+}  // namespace tarn::cuda
+
+#endif  // TARN_HAVE_CUDNN

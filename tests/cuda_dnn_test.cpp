@@ -1,0 +1,251 @@
+// cuda_dnn_test.cpp - convolutions through cuDNN: the library on a GPU, its stand-in without one.
+#if TARN_HAVE_CUDNN
+
+#include <cstdlib>
+
+#include "cuda_conv_tools.h"
+
+#include "tarn/core/math_mode.h"
+#include "tarn/cuda/conv_shape.h"
+#include "tarn/cuda/dnn_conv.h"
+#include "tarn/cuda/dnn_graph.h"
+#if defined(TARN_CUDA_EMU)
+#include "tarn/cuda/emu/hooks.h"
+#endif
+
+namespace tarn::cuda {
+namespace {
+
+using namespace conv_test;
+
+const ConvKernels& slots() {
+  return kernels(DeviceType::kCUDA).conv;
+}
+
+/// Every test begins and ends without plans, with the settings of the environment.
+class CudaDnn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    SKIP_WITHOUT_DEVICE();
+    if (dnn_api() == nullptr) GTEST_SKIP() << "cuDNN is not here";
+    forget_dnn_plans();
+  }
+  void TearDown() override {
+    if (!has_backend(DeviceType::kCUDA)) return;
+    set_allow_tf32(false);
+    dnn_settings() = read_dnn_settings();
+    forget_dnn_plans();
+  }
+};
+
+TEST_F(CudaDnn, every_pass_agrees_with_sums_in_f64) {
+  for (const Case& c : kCases) {
+    for (const auto& [dtype, tolerance] : kTolerances) {
+      const Operands in = operands(c, dtype);
+      expect_near(on_device(slots(), c, in), reference(c, in), tolerance, c, dtype);
+    }
+  }
+}
+
+TEST_F(CudaDnn, agrees_with_our_own_kernels) {
+  for (const Case& c : kCases) {
+    const Operands in = operands(c, DType::kF32);
+    const Passes own = on_device(own_conv_kernels(), c, in);
+    const Passes want{back(own.y), back(own.gx), back(own.gw), back(own.gb)};
+    expect_near(on_device(slots(), c, in), want, 1e-5, c, DType::kF32);
+  }
+}
+
+TEST_F(CudaDnn, tf32_is_used_only_when_it_is_allowed) {
+  const Case& c = kCases[0];
+  const Operands in = operands(c, DType::kF32);
+  const Passes want = reference(c, in);
+  EXPECT_LT(error(back(on_device(slots(), c, in).y), want.y), 1e-5);
+  set_allow_tf32(true);
+  const double with_tf32 = error(back(on_device(slots(), c, in).y), want.y);
+  EXPECT_LT(with_tf32, 1e-2);
+#if defined(TARN_CUDA_EMU)
+  EXPECT_GT(with_tf32, 1e-5);
+#endif
+}
+
+TEST_F(CudaDnn, autotuned_plans_agree_too) {
+  dnn_settings().autotune = true;
+  for (int run = 0; run < 2; ++run) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const Case& c = kCases[2];
+      const Operands in = operands(c, dtype);
+      expect_near(on_device(slots(), c, in), reference(c, in), kTolerances.at(dtype), c, dtype);
+    }
+  }
+}
+
+TEST_F(CudaDnn, views_that_begin_anywhere_are_taken) {
+  const Case c{"slice", {3, 5, 3, 3}, {4, 5, 3, 3}, {.pad_h = 1, .pad_w = 1}};
+  const Operands in = operands(c, DType::kF32);
+  const Tensor whole = there(in.x);
+  const Tensor x = raw::slice(whole, 0, 1, 3, 1);  // begins 180 bytes in
+  Tensor y = last({2, 4, 3, 3}, DType::kF32, x.device());
+  slots().forward(x, there(in.w), there(in.bias), c.o, y, current_stream(x.device()));
+  const Tensor want = raw::slice(reference(c, in).y, 0, 1, 3, 1);
+  EXPECT_LT(error(back(y), want), 1e-5);
+}
+
+TEST(CudaDnnSettings, environment_is_checked) {
+  const auto read_with = [](const char* name, const char* value) {
+    setenv(name, value, 1);
+    std::string said;
+    try {
+      read_dnn_settings();
+    } catch (const ValueError& e) {
+      said = e.what();
+    }
+    unsetenv(name);
+    return said;
+  };
+  EXPECT_EQ(read_with("TARN_CUDNN_WORKSPACE_MIB", "lots"),
+            "TARN_CUDNN_WORKSPACE_MIB must be a number from 0 to 1048576; got 'lots'");
+  EXPECT_EQ(read_with("TARN_CUDNN_AUTOTUNE", "2"),
+            "TARN_CUDNN_AUTOTUNE must be a number from 0 to 1; got '2'");
+  EXPECT_EQ(read_with("TARN_CUDNN_DETERMINISTIC", "-1"),
+            "TARN_CUDNN_DETERMINISTIC must be a number from 0 to 1; got '-1'");
+  EXPECT_EQ(read_with("TARN_CUDNN_WORKSPACE_MIB", "64"), "");
+}
+
+#if defined(TARN_CUDA_EMU)
+
+uint64_t executed() {
+  return emu::call_count("cudnnBackendExecute");
+}
+
+/// Runs one forward convolution; its error's text, or "".
+std::string forward_error(const Case& c, DType dtype = DType::kF32) {
+  const Operands in = operands(c, dtype);
+  const Tensor x = there(in.x), w = there(in.w), bias = there(in.bias);
+  const Tensor y = last(c.y(), dtype, x.device());
+  try {
+    slots().forward(x, w, bias, c.o, y, current_stream(x.device()));
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+  EXPECT_LT(error(back(y), reference(c, in).y), 1e-5);
+  return "";
+}
+
+TEST_F(CudaDnn, halves_and_f32_go_to_cudnn_and_f64_does_not) {
+  for (const auto& [dtype, tolerance] : kTolerances) {
+    const uint64_t before = executed();
+    on_device(slots(), kCases[0], operands(kCases[0], dtype));
+    EXPECT_EQ(executed() - before, dtype == DType::kF64 ? 0u : 3u) << dtype;
+  }
+}
+
+TEST_F(CudaDnn, plans_are_made_once_for_each_shape) {
+  const auto created = [] { return emu::call_count("cudnnBackendCreateDescriptor"); };
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  const uint64_t before = created();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(created() - before, 1u);  // the pointers
+  EXPECT_EQ(forward_error(kCases[1]), "");
+  EXPECT_GT(created() - before, 10u);
+}
+
+TEST_F(CudaDnn, our_own_kernel_runs_where_no_plan_fits) {
+  dnn_settings().workspace = 0;  // the exact engine wants some
+  const uint64_t before = executed();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "tarn: cuDNN has no plan for conv2d (forward, f32, x=[2, 19, 7, 9], weight=[37, 19, 3, "
+            "3], stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1 on cuda:0); tarn's own "
+            "kernel runs it\n");
+  EXPECT_EQ(executed(), before);
+}
+
+TEST_F(CudaDnn, our_own_kernel_runs_where_a_plan_turns_out_not_to_work) {
+  emu::fail_call("cudnnBackendExecute", 1, CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  emu::clear_failures();
+}
+
+TEST_F(CudaDnn, errors_name_call_code_and_convolution) {
+  const std::string where =
+      "; in conv2d (forward, f32, x=[2, 19, 7, 9], weight=[37, 19, 3, 3], stride=[1, 1], "
+      "padding=[1, 1], dilation=[1, 1], groups=1 on cuda:0); TARN_CUDNN=off does without cuDNN";
+  emu::fail_call("cudnnBackendExecute", 1, CUDNN_STATUS_EXECUTION_FAILED);
+  EXPECT_EQ(forward_error(kCases[0]),
+            "cuda: cudnnBackendExecute failed: CUDNN_STATUS_EXECUTION_FAILED (5000): injected by "
+            "the emulator" +
+                where);
+  emu::fail_call("cudnnSetStream", 1, CUDNN_STATUS_NOT_INITIALIZED);
+  EXPECT_EQ(forward_error(kCases[0]),
+            "cuda: cudnnSetStream failed: CUDNN_STATUS_NOT_INITIALIZED (1001): injected by the "
+            "emulator" +
+                where);
+  emu::clear_failures();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+}
+
+/// Engines that the selection lets through, in order.
+std::vector<int64_t> engines(const DnnConv& conv, int64_t workspace) {
+  cudnnHandle_t handle = nullptr;
+  dnn_check(dnn_api()->create(&handle), "cudnnCreate");
+  const DnnTarget target{.handle = handle};
+  const DnnGraph graph = make_graph(conv, target);
+  std::vector<int64_t> found;
+  for (const DnnPlan& plan : make_plans(graph, conv, target, workspace, 10)) {
+    found.push_back(plan.engine);
+  }
+  return found;
+}
+
+TEST_F(CudaDnn, engines_are_chosen_by_their_notes_and_workspace) {
+  // The stand-in proposes 4 (for another GPU), 2 (sums in any order), 3 (3 GiB of workspace),
+  // 1 (tensor cores), 0 (exact, 256 bytes).
+  using List = std::vector<int64_t>;
+  DnnConv conv{.shape = conv_shape({2, 4, 5, 5}, {3, 4, 3, 3}, {2, 3, 3, 3}, {})};
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(engines(conv, kGiB), (List{0}));
+  EXPECT_EQ(engines(conv, 4 * kGiB), (List{3, 0}));
+  EXPECT_EQ(engines(conv, 0), (List{}));
+  conv.tf32 = true;
+  EXPECT_EQ(engines(conv, kGiB), (List{1, 0}));
+  conv.deterministic = false;
+  EXPECT_EQ(engines(conv, kGiB), (List{2, 1, 0}));
+  conv.tf32 = false, conv.deterministic = true, conv.dtype = DType::kBF16;
+  EXPECT_EQ(engines(conv, kGiB), (List{1, 0}));
+}
+
+TEST_F(CudaDnn, stand_in_refuses_what_cudnn_refuses) {
+  const auto status = [](auto call) {
+    try {
+      call();
+    } catch (const DnnError& e) {
+      return static_cast<int>(e.status());
+    }
+    return 0;
+  };
+  DnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
+  EXPECT_EQ(status([&] { tensor.finalize(); }), CUDNN_STATUS_BAD_PARAM);
+  EXPECT_EQ(status([&] { tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_DATA_FLOAT); }),
+            CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE);
+  EXPECT_EQ(status([&] {
+              tensor.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, {1, 1});
+            }),
+            CUDNN_STATUS_BAD_PARAM);
+  DnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "operation graph");
+  EXPECT_EQ(status([&] { graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, tensor); }),
+            CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
+  DnnConv conv{.shape = conv_shape({2, 4, 5, 5}, {3, 4, 3, 3}, {2, 3, 3, 3}, {})};
+  conv.shape.oh = 4;
+  EXPECT_EQ(status([&] { engines(conv, 1024); }), CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
+}
+
+#endif  // TARN_CUDA_EMU
+
+}  // namespace
+}  // namespace tarn::cuda
+
+#endif  // TARN_HAVE_CUDNN
