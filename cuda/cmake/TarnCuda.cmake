@@ -19,7 +19,8 @@ set(TARN_CUDA_MODE OFF)
 set(TARN_CUDA_WHY "off (TARN_CUDA=OFF)")
 if(TARN_CUDA STREQUAL "EMU")
   find_package(CUDAToolkit 12.4 QUIET)
-  find_path(TARN_CUDA_INCLUDE cuda_runtime.h HINTS ${TARN_CUDA_HEADERS} ${CUDAToolkit_INCLUDE_DIRS}
+  find_path(TARN_CUDA_INCLUDE cuda_runtime.h HINTS ${TARN_CUDA_HEADERS} ENV TARN_CUDA_HEADERS
+            ${CUDAToolkit_INCLUDE_DIRS}
             NO_CACHE)
   if(NOT TARN_CUDA_INCLUDE)
     message(FATAL_ERROR "TARN_CUDA=EMU needs the CUDA toolkit's headers: install a toolkit, or set "
