@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions_elementwise.h"
@@ -35,7 +36,9 @@ class Engine {
   void claim_all();
   void prune();
   void unclaim() noexcept;
-  void claim(Node* node);
+  BackwardTask& task(Node* node);
+  bool has(Node* node) const;
+  BackwardTask& claim(Node* node);
   void ready(Node* node);
   Node* pop();
   void run_node(Node* node);
@@ -47,6 +50,7 @@ class Engine {
   std::vector<Edge> root_edges_;
   std::vector<Tensor> root_grads_;
   std::vector<Ref<Node>> claimed_;
+  std::unordered_map<Node*, BackwardTask> guests_;  // of nodes that another pass works in
   std::vector<Node*> heap_;
   std::multimap<std::pair<Node*, uint32_t>, Tensor*> captures_;
 };
@@ -73,27 +77,38 @@ void Engine::capture(const Edge& edge, Tensor* into) {
   captures_.emplace(std::pair(edge.node.get(), edge.output), into);
 }
 
-void Engine::claim(Node* node) {
+// The first pass that meets a node works inside it; another one that comes meanwhile (checkpointing
+// runs a backward inside a backward, DataParallel several in threads) keeps its own notes.
+BackwardTask& Engine::task(Node* node) {
+  if (__builtin_expect(node->run_.load(std::memory_order_relaxed) == this, 1)) return node->task_;
+  return guests_.at(node);
+}
+
+bool Engine::has(Node* node) const {
+  if (__builtin_expect(node->run_.load(std::memory_order_relaxed) == this, 1)) return true;
+  return !guests_.empty() && guests_.contains(node);
+}
+
+BackwardTask& Engine::claim(Node* node) {
   void* expected = nullptr;
-  TARN_CHECK_AS(AutogradError, node->run_.compare_exchange_strong(expected, this),
-                "backward: ", node->name(),
-                " is part of another backward pass that is running now; one pass at a ",
-                "time may walk a graph");
-  node->pending_ = 0;
-  node->needed_ = captures_.empty();
+  const bool first = node->run_.compare_exchange_strong(expected, this);
+  BackwardTask& task = first ? node->task_ : guests_[node];
+  task.pending = 0;
+  task.needed = captures_.empty();
   claimed_.emplace_back(node);
+  return task;
 }
 
 void Engine::claim_all() {
   for (const Edge& root : root_edges_) {
-    if (root.node->run_.load(std::memory_order_relaxed) != this) claim(root.node.get());
+    if (!has(root.node.get())) claim(root.node.get());
   }
   for (size_t i = 0; i < claimed_.size(); ++i) {
     Node* node = claimed_[i].get();
     for (const Edge& edge : node->edges()) {
       if (!edge.node) continue;
-      if (edge.node->run_.load(std::memory_order_relaxed) != this) claim(edge.node.get());
-      ++edge.node->pending_;
+      BackwardTask& next = has(edge.node.get()) ? task(edge.node.get()) : claim(edge.node.get());
+      ++next.pending;
     }
   }
 }
@@ -108,17 +123,20 @@ void Engine::prune() {
   std::sort(order.begin(), order.end(), [&](Node* a, Node* b) { return age(a) < age(b); });
   for (Node* node : order) {
     const auto at = captures_.lower_bound({node, 0});
-    node->needed_ = at != captures_.end() && at->first.first == node;
-    for (const Edge& edge : node->edges()) node->needed_ |= edge.node && edge.node->needed_;
+    bool& needed = task(node).needed;
+    needed = at != captures_.end() && at->first.first == node;
+    for (const Edge& edge : node->edges()) needed |= edge.node && task(edge.node.get()).needed;
   }
 }
 
 void Engine::unclaim() noexcept {
   for (const auto& node : claimed_) {
-    node->first_grad_ = Tensor();
-    node->other_grads_.clear();
+    if (node->run_.load(std::memory_order_relaxed) != this) continue;
+    node->task_.first_grad = Tensor();
+    node->task_.other_grads.clear();
     node->run_.store(nullptr, std::memory_order_release);
   }
+  guests_.clear();
   // Newest last: dropping the references one by one never recurses.
   claimed_.clear();
 }
@@ -141,12 +159,27 @@ Node* Engine::pop() {
   return node;
 }
 
+namespace {
+thread_local int nested_passes = 0;
+
+struct PassCounter {
+  PassCounter() {
+    constexpr int kMost = 64;
+    TARN_CHECK_AS(AutogradError, nested_passes < kMost, "backward: ", kMost,
+                  " passes run inside one another; does a hook call backward on its own tensor?");
+    ++nested_passes;
+  }
+  ~PassCounter() { --nested_passes; }
+};
+}  // namespace
+
 void Engine::run() {
+  const PassCounter counter;
   claim_all();
   prune();
   for (size_t i = 0; i < root_edges_.size(); ++i) {
     // A root that other roots lead to waits for them; the others start.
-    ++root_edges_[i].node->pending_;
+    ++task(root_edges_[i].node.get()).pending;
   }
   for (size_t i = 0; i < root_edges_.size(); ++i)
     deliver(root_edges_[i], std::move(root_grads_[i]));
@@ -156,11 +189,12 @@ void Engine::run() {
 // Adds a gradient to what has arrived at an edge. In place where the sum so far is ours alone.
 void Engine::deliver(const Edge& edge, Tensor grad) {
   Node* node = edge.node.get();
-  if (grad.defined() && node->needed_) {
-    if (edge.output > 0 && node->other_grads_.size() < edge.output) {
-      node->other_grads_.resize(edge.output);
+  BackwardTask& work = task(node);
+  if (grad.defined() && work.needed) {
+    if (edge.output > 0 && work.other_grads.size() < edge.output) {
+      work.other_grads.resize(edge.output);
     }
-    Tensor& slot = edge.output == 0 ? node->first_grad_ : node->other_grads_[edge.output - 1];
+    Tensor& slot = edge.output == 0 ? work.first_grad : work.other_grads[edge.output - 1];
     if (!slot.defined()) {
       slot = std::move(grad);
     } else if (options_.create_graph || slot.impl()->use_count() > 1 ||
@@ -171,7 +205,7 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
       raw::add_(slot, grad);
     }
   }
-  if (--node->pending_ == 0) ready(node);
+  if (--work.pending == 0) ready(node);
 }
 
 void Engine::apply_hooks(Node* node, std::span<Tensor> grads) {
@@ -192,10 +226,11 @@ void Engine::apply_hooks(Node* node, std::span<Tensor> grads) {
 
 void Engine::run_node(Node* node) {
   // Moved out of the node, so that a gradient is freed as soon as its backward has used it.
-  Tensor single = std::move(node->first_grad_);
+  BackwardTask& work = task(node);
+  Tensor single = std::move(work.first_grad);
   std::vector<Tensor> several;
   if (node->outputs() > 1) {
-    several = std::move(node->other_grads_);
+    several = std::move(work.other_grads);
     several.insert(several.begin(), std::move(single));
     several.resize(static_cast<size_t>(node->outputs()));
   }
@@ -209,10 +244,10 @@ void Engine::run_node(Node* node) {
       *at->second = grads[at->first.second];
     }
   }
-  bool leads_on = node->accumulates() ? captures_.empty() : node->needed_;
+  bool leads_on = node->accumulates() ? captures_.empty() : work.needed;
   if (!captures_.empty() && !node->accumulates()) {
     leads_on = false;
-    for (const Edge& edge : node->edges()) leads_on |= edge.node && edge.node->needed_;
+    for (const Edge& edge : node->edges()) leads_on |= edge.node && task(edge.node.get()).needed;
   }
   Grads inputs;
   if (any && leads_on) {

@@ -1,6 +1,8 @@
 // node.cpp - the life of recorded operations and of the tensors they keep.
 #include "tarn/autograd/node.h"
 
+#include <mutex>
+
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_shape.h"
@@ -97,6 +99,10 @@ Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
 
 }  // namespace
 
+namespace {
+constexpr size_t kLeafLocks = 64;
+}
+
 Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   const Tensor& grad = grads[0];
   if (!leaf_ || !grad.defined()) return {};
@@ -105,6 +111,9 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   TARN_CHECK_AS(ShapeError, grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype(),
                 "backward: a gradient must have its tensor's sizes and dtype; got ",
                 grad.describe(), " for ", leaf.describe());
+  // Passes in several threads may end at one leaf.
+  static std::mutex* const mutexes = new std::mutex[kLeafLocks];
+  std::unique_lock lock(mutexes[reinterpret_cast<uintptr_t>(leaf_) / 64 % kLeafLocks]);
   if (!meta.grad.defined()) {
     meta.grad = own_gradient(leaf, grad, grad_enabled());
     if (!grad_enabled()) meta.grad.impl()->view = false;
@@ -113,6 +122,7 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   } else {
     raw::add_(meta.grad, grad);
   }
+  lock.unlock();
   const auto hooks = meta.post_hooks;  // a hook may remove itself
   for (const auto& [id, hook] : hooks) hook(leaf);
   return {};

@@ -83,9 +83,18 @@ struct NodeExtras {
   std::string recorded_at;
 };
 
+/// What one backward pass knows about a node.
+struct BackwardTask {
+  int pending = 0;  // uses whose gradient has not arrived
+  bool needed = true;
+  Tensor first_grad;  // what has arrived for output 0, and for the others
+  std::vector<Tensor> other_grads;
+};
+
 /// Base of all recorded operations.
 /// Invariants: seq is larger than that of every node its edges lead to (leaf accumulators apart).
-/// Thread safety: a graph may be walked by one backward at a time.
+/// Thread safety: several backward passes, nested or in several threads, may walk a graph at the
+/// same time, as long as none frees what another still needs (retain_graph).
 class Node : public RefCounted<Node> {
  public:
   Node(const char* name, int outputs);
@@ -125,12 +134,9 @@ class Node : public RefCounted<Node> {
   int outputs_;
   std::unique_ptr<NodeExtras> extras_;
 
-  // Used by the engine while a backward runs.
+  // The pass that works in task_; passes that meet the node meanwhile bring tasks of their own.
   std::atomic<void*> run_{nullptr};
-  int pending_ = 0;
-  bool needed_ = true;
-  Tensor first_grad_;
-  std::vector<Tensor> other_grads_;
+  BackwardTask task_;
 };
 
 /// Adds into the .grad of one leaf.

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "tarn/apps/bench/ops.h"
+#include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/apps/bench/train.h"
 #include "tarn/apps/common/json_object.h"
@@ -76,12 +77,21 @@ int run_ops(const std::string& filter, const std::string& dtype, bool json) {
   return 0;
 }
 
+void run_roofline(const bench::RooflineSettings& settings) {
+  bench::print_roofline(bench::account_step(settings), settings);
+}
+
 int run(int argc, char** argv) {
-  std::string command = "train", filter;
+  std::string command = "train", filter, machine = "h200", ptxas;
+  bool tf32 = false;
   bench::TrainSettings s;
   bool json = false;
-  apps::Options options("tarn-bench", "Measures training steps (train) and operators (ops).");
-  options.positional("COMMAND", &command, "train or ops").choices({"train", "ops"}).required();
+  apps::Options options("tarn-bench",
+                        "Measures training steps (train) and operators (ops); accounts for a step "
+                        "on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, ops or roofline")
+      .choices({"train", "ops", "roofline"})
+      .required();
   options.group("train");
   options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
@@ -91,12 +101,26 @@ int run(int argc, char** argv) {
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
   options.group("ops");
   options.add("--filter", &filter, "only operators whose name contains this");
-  options.group("Both");
+  options.group("roofline (with --model, --stem, --input, --batch, --dtype)");
+  options.add("--machine", &machine, "whose limits").choices({"h200", "h100", "a100"});
+  options.add("--tf32", &tf32, "products on tensor cores, inputs rounded to TF32");
+  options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
+      .value_name("FILE");
+  options.group("All");
+  options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
   set_num_threads(static_cast<int>(s.threads));
+  if (command == "roofline") {
+    if (ptxas.empty()) {
+      run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});
+    } else {
+      bench::print_ptxas(ptxas);
+    }
+    return 0;
+  }
   return command == "ops" ? run_ops(filter, s.dtype, json) : run_train(s, json);
 }
 

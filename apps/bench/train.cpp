@@ -10,6 +10,7 @@
 #include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/nn/models/mlp.h"
@@ -19,15 +20,8 @@
 namespace tarn::bench {
 namespace {
 
-struct Work {
-  std::unique_ptr<nn::Module> net;
-  Tensor x, y;
-  std::string name;
-  double momentum = 0.9;
-};
-
-Work make_mlp(const TrainSettings& s) {
-  Work w;
+TrainWork make_mlp(const TrainSettings& s) {
+  TrainWork w;
   w.net = std::make_unique<nn::models::Mlp>(nn::models::MlpOptions{.sizes = {32, 64, 10}});
   w.x = randn({s.batch, 32});
   w.y = randint(0, 10, {s.batch});
@@ -36,12 +30,12 @@ Work make_mlp(const TrainSettings& s) {
   return w;
 }
 
-Work make_resnet(const TrainSettings& s) {
+TrainWork make_resnet(const TrainSettings& s) {
   int64_t c = 0, h = 0, width = 0;
   TARN_CHECK(std::sscanf(s.input.c_str(), "%ldx%ldx%ld", &c, &h, &width) == 3 && c > 0 && h > 0 &&
                  width > 0,
              "bench: --input must be CxHxW, as 3x32x32; got '", s.input, "'");
-  Work w;
+  TrainWork w;
   const bool cifar = s.stem == "cifar";
   const int64_t classes = cifar ? 10 : 1000;
   w.net =
@@ -60,13 +54,21 @@ double peak_rss_mib() {
 
 }  // namespace
 
+TrainWork make_work(const TrainSettings& s) {
+  return s.model == "mlp" ? make_mlp(s) : make_resnet(s);
+}
+
 TrainResult bench_train(const TrainSettings& s) {
   TARN_CHECK_AS(
       UnsupportedError, s.dtype == "float32",
       "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
       "does not have");
   manual_seed(0);
-  Work w = s.model == "mlp" ? make_mlp(s) : make_resnet(s);
+  const Device device(s.device);
+  TrainWork w = make_work(s);
+  w.net->to(device);
+  w.x = w.x.to(device);
+  w.y = w.y.to(device);
   w.net->train();
   optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
   const auto step = [&] {
@@ -89,6 +91,7 @@ TrainResult bench_train(const TrainSettings& s) {
   for (int64_t i = 0; i < steps; ++i) {
     const double start = now_s();
     step();
+    synchronize(device);
     times.push_back(now_s() - start);
   }
   if (profile) profile->print(steps);

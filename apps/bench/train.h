@@ -2,15 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "tarn/nn/module.h"
 
 namespace tarn::bench {
 
 struct TrainSettings {
   std::string model = "resnet18", stem = "cifar", input = "3x32x32", dtype = "float32";
+  std::string device = "cpu";
   int64_t batch = 64, steps = 0, threads = 2;
   bool profile = false;
 };
+
+/// A network and one fixed batch.
+struct TrainWork {
+  std::unique_ptr<nn::Module> net;
+  Tensor x, y;
+  std::string name;
+  double momentum = 0.9;
+};
+/// Throws Error on a model or input it does not know.
+TrainWork make_work(const TrainSettings& settings);
 
 struct TrainResult {
   std::string name;
