@@ -5,6 +5,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/kernels.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_norm.h"
 #include "tarn/core/raw_reduce.h"
@@ -94,19 +95,31 @@ Grads batch_norm_gradient(const Saved& s, const Tensor& g, const BatchNormRecord
                w[3] ? grads.residual : Tensor());
 }
 
-// running = (1 - momentum) * running + momentum * now.
-void move_running(const Tensor& running, const Tensor& now, double momentum) {
-  if (!running.defined()) return;
-  raw::mul_(running, Scalar(1 - momentum));
-  raw::add_(running, raw::to(raw::mul(now, Scalar(momentum)), running.dtype()));
+// running += momentum * (now - running), for one or both statistics in one kernel.
+void move_running(std::vector<Tensor> running, std::vector<Tensor> now, double momentum) {
+  for (size_t i = running.size(); i-- > 0;) {
+    if (running[i].defined()) continue;
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+    now.erase(now.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (running.empty()) return;
+  std::vector<Tensor> dense;
+  for (size_t i = 0; i < now.size(); ++i) {
+    dense.push_back(raw::contiguous(running[i]));
+    now[i] = raw::contiguous(raw::to(now[i], running[i].dtype()));
+  }
+  TARN_KERNEL(optim, lerp, dense[0].device(), dense, now, momentum);
+  for (size_t i = 0; i < now.size(); ++i) {
+    dense[i].is_same(running[i]) ? running[i].bump_version() : raw::copy_(running[i], dense[i]);
+  }
 }
 
 void update_running(const Tensor& x, const Tensor& mean, const Tensor& var,
                     const Tensor& running_mean, const Tensor& running_var, double momentum) {
   if (x.numel() == 0) return;
   const double n = static_cast<double>(x.numel() / x.size(1));
-  move_running(running_mean, mean, momentum);
-  move_running(running_var, raw::mul(var, Scalar(n / (n - 1))), momentum);
+  const Tensor unbiased = raw::unary(UnaryOp::kMulScalar, var, {{n / (n - 1)}});
+  move_running({running_mean, running_var}, {mean, unbiased}, momentum);
 }
 
 DType dtype_or(const Tensor& t, DType otherwise) {
@@ -259,8 +272,7 @@ Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& 
     const auto over_batch = [](const Tensor& t) {
       return raw::reduce("instance_norm", ReduceOp::kMean, t, {0}, false, t.dtype());
     };
-    move_running(running_mean, over_batch(mean), momentum);
-    move_running(running_var, over_batch(var), momentum);
+    move_running({running_mean, running_var}, {over_batch(mean), over_batch(var)}, momentum);
   }
   const Tensor rows = layer_norm(reshape(x, {batch * channels, length}), {length}, {}, {}, eps);
   return scaled_per_channel(reshape(rows, x.sizes()), weight, bias);

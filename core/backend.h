@@ -41,6 +41,9 @@ class Backend {
   virtual void note_taken(void* block, size_t bytes, size_t block_bytes, Stream stream);
   virtual void note_given(void* block, Stream stream) noexcept;
 
+  /// Kernels started so far, by all threads; 0 on a device that does not count.
+  virtual uint64_t launch_count() const { return 0; }
+
   /// Copies in stream order. Either side may be another device of the same kind or the host.
   virtual void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
                     Stream stream) = 0;

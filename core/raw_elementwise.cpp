@@ -68,6 +68,30 @@ Tensor scalar_like(const Scalar& value, DType dtype, Device device) {
   return scalar_tensor(value, {.dtype = dtype, .device = device});
 }
 
+// The unary operator that does `op` with a number, so that no tensor is made of the number: on a
+// GPU that would be a kernel of its own. f32 and f64, where both give the same bits.
+struct WithScalar {
+  bool found = false;
+  UnaryOp op{};
+  Scalars s{};
+};
+WithScalar with_scalar(BinaryOp op, DType dtype, const Scalar& b) {
+  if (dtype != DType::kF32 && dtype != DType::kF64) return {};
+  const double v = b.to_double();
+  switch (op) {
+    case BinaryOp::kAdd:
+      return {true, UnaryOp::kAddScalar, {{v}}};
+    case BinaryOp::kSub:
+      return {true, UnaryOp::kAddScalar, {{-v}}};
+    case BinaryOp::kMul:
+      return {true, UnaryOp::kMulScalar, {{v}}};
+    case BinaryOp::kDiv:
+      return {true, UnaryOp::kDivScalar, {{v}}};
+    default:
+      return {};
+  }
+}
+
 // Reading what is being written through other strides would see half-written values.
 Tensor without_overlap(const Tensor& out, const Tensor& x) {
   return overlaps_partly(out, x) ? clone(x) : x;
@@ -146,6 +170,7 @@ Tensor binary(BinaryOp op, const Tensor& a, const Tensor& b) {
 
 Tensor binary(BinaryOp op, const Tensor& a, const Scalar& b) {
   check_defined(binary_info(op).name, "a", a);
+  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) return unary(u.op, a, u.s);
   return binary(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
 }
 Tensor binary(BinaryOp op, const Scalar& a, const Tensor& b) {
@@ -175,6 +200,7 @@ void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
 }
 
 void binary_(BinaryOp op, const Tensor& a, const Scalar& b) {
+  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) return unary_(u.op, a, u.s);
   binary_(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
 }
 

@@ -2,6 +2,7 @@
 #include "tarn/cuda/backend.h"
 
 #include "tarn/core/error.h"
+#include "tarn/cuda/launch.h"
 #include "tarn/cuda/rt.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
@@ -68,6 +69,10 @@ class CudaBackend final : public Backend {
   }
   void pinned_free(void* ptr) noexcept override {
     ignore(cudaFreeHost(ptr));
+  }
+
+  uint64_t launch_count() const override {
+    return cuda::launch_count();
   }
 
   void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes,

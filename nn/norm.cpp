@@ -3,6 +3,7 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -45,7 +46,7 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
       ++*num_batches_tracked.data<int64_t>();
       num_batches_tracked.bump_version();
     } else {
-      num_batches_tracked.add_(ones_like(num_batches_tracked));
+      raw::unary_(UnaryOp::kAddScalar, num_batches_tracked, {{1}});
     }
     if (!options_.momentum) momentum = 1 / num_batches_tracked.item();
   }
