@@ -9,6 +9,8 @@ void fill_kernel_table(KernelTable& table) {
   add_random_kernels(table);
   add_conv_kernels(table);
   add_optim_kernels(table);
+  add_reduce_kernels(table);
+  add_softmax_kernels(table);
 #if TARN_HAVE_CUDNN
   add_dnn_kernels(table);  // convolutions, in front of our own
 #endif

@@ -13,6 +13,8 @@ void add_copy_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_conv_kernels(KernelTable& table);
 void add_optim_kernels(KernelTable& table);
+void add_reduce_kernels(KernelTable& table);
+void add_softmax_kernels(KernelTable& table);
 void add_dnn_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "tarn/cuda/rt.h"
 
@@ -21,8 +22,18 @@ template <int N, class T>
 __device__ __forceinline__ Vec<T, N> load_vec(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
+/// The compiler stores element by element where it finds other accesses in between, so 16 bytes are
+/// stored by name.
 template <int N, class T>
 __device__ __forceinline__ void store_vec(T* p, const Vec<T, N>& v) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(v) == 16) {
+    uint4 bits;
+    memcpy(&bits, &v, 16);
+    __stwb(reinterpret_cast<uint4*>(p), bits);
+    return;
+  }
+#endif
   *reinterpret_cast<Vec<T, N>*>(p) = v;
 }
 

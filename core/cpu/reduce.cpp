@@ -12,24 +12,9 @@ namespace {
 template <class T>
 void reduce_typed(ReduceOp op, const Tensor& x, const Tensor& out) {
   const double count = static_cast<double>(x.numel()) / std::max<int64_t>(1, out.numel());
-  switch (op) {
-    case ReduceOp::kSum:
-      return run_reduction<SumOp<T>, T>({}, x, out);
-    case ReduceOp::kMean:
-      return run_reduction<SumOp<T>, T>({}, x, out, {Finish::kDivide, count});
-    case ReduceOp::kProd:
-      return run_reduction<ProdOp<T>, T>({}, x, out);
-    case ReduceOp::kMax:
-      return run_reduction<MaxOp<T>, T>({}, x, out);
-    case ReduceOp::kMin:
-      return run_reduction<MinOp<T>, T>({}, x, out);
-    case ReduceOp::kAny:
-      return run_reduction<AnyOp<T>, T>({}, x, out);
-    case ReduceOp::kAll:
-      return run_reduction<AllOp<T>, T>({}, x, out);
-    default:
-      return;  // norms: reduce_norm.cpp
-  }
+  visit_reduction<T>(op, count, [&](auto operation, Finish finish) {
+    run_reduction<decltype(operation), T>(operation, x, out, finish);
+  });
 }
 
 /// The narrow integers and bool take the road of i64: they are rarely large.

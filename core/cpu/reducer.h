@@ -4,6 +4,7 @@
 // chunks are merged in double. The places where work is cut are fixed, see reduce_plan.h.
 #pragma once
 
+#include <cmath>
 #include <memory>
 
 #include "tarn/core/cpu/reduce_ops.h"
@@ -17,20 +18,18 @@ inline constexpr int64_t kBlock = 65536;     // elements of about which an item 
 inline constexpr int64_t kFlush = 64;        // rows between merges into the wide accumulators
 inline constexpr int64_t kRowChunk = 16384;  // elements of one output that one item folds
 
-/// What becomes of a folded value before it is stored.
-struct Finish {
-  enum Kind : uint8_t { kNone, kDivide, kSqrt, kRoot } kind = kNone;
-  double argument = 0;
-
-  template <class W>
-  void apply(W* values, int64_t n) const {
-    if constexpr (std::is_same_v<W, double>) {
-      for (int64_t i = 0; i < n && kind == kDivide; ++i) values[i] /= argument;
-      for (int64_t i = 0; i < n && kind == kSqrt; ++i) values[i] = std::sqrt(values[i]);
-      for (int64_t i = 0; i < n && kind == kRoot; ++i) values[i] = std::pow(values[i], argument);
-    }
+/// Applies `finish` to n folded values; only those of type double have one.
+template <class W>
+void apply_finish(Finish finish, W* values, int64_t n) {
+  if constexpr (std::is_same_v<W, double>) {
+    const double a = finish.argument;
+    for (int64_t i = 0; i < n && finish.kind == Finish::kDivide; ++i) values[i] /= a;
+    for (int64_t i = 0; i < n && finish.kind == Finish::kSqrt; ++i)
+      values[i] = std::sqrt(values[i]);
+    for (int64_t i = 0; i < n && finish.kind == Finish::kRoot; ++i)
+      values[i] = std::pow(values[i], a);
   }
-};
+}
 
 template <class Op, class T>
 class Reducer {
@@ -58,7 +57,7 @@ class Reducer {
  private:
   // Stores the values of outputs [first, first + n), which lie along the fastest kept dimension.
   void store(int64_t first, int64_t n, Wide* values) {
-    finish_.apply(values, n);
+    apply_finish(finish_, values, n);
     const int64_t at = offset_at(first, plan_.kept, plan_.kept_size, plan_.out_stride);
     const int64_t step = plan_.kept ? plan_.out_stride[0] : 0;
     visit_dtype(out_dtype_, [&](auto tag) {

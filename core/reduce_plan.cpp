@@ -1,7 +1,7 @@
 // reduce_plan.cpp - sorts and merges the dimensions of a reduction.
-#include "tarn/core/cpu/reduce_plan.h"
+#include "tarn/core/reduce_plan.h"
 
-namespace tarn::cpu {
+namespace tarn {
 namespace {
 
 struct Dim {
@@ -62,4 +62,4 @@ ReducePlan make_reduce_plan(const Tensor& x, const Tensor& out) {
   return p;
 }
 
-}  // namespace tarn::cpu
+}  // namespace tarn
