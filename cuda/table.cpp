@@ -1,6 +1,8 @@
 // table.cpp - fills CUDA's kernel table; libraries override what they do better.
 #include "tarn/cuda/table.h"
 
+#include "tarn/cuda/blas.h"
+
 namespace tarn::cuda {
 
 void fill_kernel_table(KernelTable& table) {
@@ -14,6 +16,8 @@ void fill_kernel_table(KernelTable& table) {
 #if TARN_HAVE_CUDNN
   add_dnn_kernels(table);  // convolutions, in front of our own
 #endif
+  add_matmul_kernels(table);
+  add_blas_kernels(table);  // takes over from the own matrix products
 }
 
 }  // namespace tarn::cuda

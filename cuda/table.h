@@ -16,5 +16,6 @@ void add_optim_kernels(KernelTable& table);
 void add_reduce_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_dnn_kernels(KernelTable& table);
+void add_matmul_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda
