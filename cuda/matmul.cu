@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       load_a.fetch(k + kDepth, end);
       load_b.fetch(k + kDepth, end);
-#pragma unroll(sizeof(A) == 8 ? 4 : kDepth)
+#pragma unroll(sizeof(A) == 8 ? 2 : 8)
       for (int depth = 0; depth < kDepth; ++depth) {
         sums.multiply(tile_a[depth][threadIdx.x / (kTile / kQuad)],
                       tile_b[depth][threadIdx.x % (kTile / kQuad)]);
