@@ -49,8 +49,10 @@ std::string kernel_name(const void* kernel) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(
       abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
-  const std::string text = status == 0 ? name.get() : mangled;
-  return text.substr(0, text.find('('));
+  std::string text = status == 0 ? name.get() : mangled;
+  constexpr std::string_view kHidden = "(anonymous namespace)::";
+  for (size_t at; (at = text.find(kHidden)) != std::string::npos;) text.erase(at, kHidden.size());
+  return text.substr(0, text.find('('));  // without the parameters
 }
 
 struct Discovery {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/nn/models/resnet.h"
 #include "tarn/optim/sgd.h"
@@ -68,7 +69,8 @@ struct Limits {
 };
 
 /// Runs the steps of a golden file and compares losses, gradients and the end state.
-void check_run(const std::string& file_name, nn::Module& net, DType dtype, Limits limits) {
+void check_run(const std::string& file_name, nn::Module& net, DType dtype, Limits limits,
+               Device device = kCPU) {
   const File file(file_name);
   const Json run = file.json("run"), sgd = run.at("sgd");
   const Shape shape(run.at("shape").get<std::vector<int64_t>>());
@@ -84,6 +86,7 @@ void check_run(const std::string& file_name, nn::Module& net, DType dtype, Limit
     }
   }
   net.to(dtype).train();
+  net.to(device);
   net.load_state_dict(start, /*strict=*/false);
   optim::SGD optimizer(
       net.parameters(),
@@ -99,7 +102,7 @@ void check_run(const std::string& file_name, nn::Module& net, DType dtype, Limit
   for (int64_t step = 0; step < steps; ++step) {
     const auto [x, y] = batch(shape, step);
     optimizer.zero_grad();
-    const Tensor loss = cross_entropy(net(x.to(dtype)), y);
+    const Tensor loss = cross_entropy(net(x.to(dtype).to(device)), y.to(device));
     EXPECT_NEAR(loss.item(), losses[static_cast<size_t>(step)], limits.loss) << "step " << step;
     loss.backward();
     for (size_t i = 0; i < names.size(); ++i) {
@@ -131,6 +134,15 @@ TEST(GoldenResNet, resnet8_with_padded_shortcuts_in_f32) {
 TEST(GoldenResNet, resnet8_with_projections_in_f32) {
   nn::models::CifarResNet net({.depth = 8, .shortcut = nn::models::Shortcut::kProjection});
   check_run("resnet8_b", net, DType::kF32, {1e-5, 1e-4, 1e-4});
+}
+
+TEST(GoldenResNet, resnet8_on_a_gpu) {
+  if (!has_backend(DeviceType::kCUDA)) GTEST_SKIP() << "no GPU";
+  const Device cuda(DeviceType::kCUDA);
+  nn::models::CifarResNet padded({.depth = 8, .shortcut = nn::models::Shortcut::kPad});
+  check_run("resnet8_a", padded, DType::kF32, {1e-5, 1e-4, 1e-4}, cuda);
+  nn::models::CifarResNet projected({.depth = 8, .shortcut = nn::models::Shortcut::kProjection});
+  check_run("resnet8_b", projected, DType::kF32, {1e-5, 1e-4, 1e-4}, cuda);
 }
 
 TEST(GoldenResNet, resnet8_in_f64) {
