@@ -10,9 +10,11 @@
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/apps/bench/train.h"
+#include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/options.h"
+#include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 
 namespace {
@@ -64,16 +66,17 @@ void print_row(const bench::OpResult& r) {
   std::fflush(stdout);
 }
 
-int run_ops(const std::string& filter, const std::string& dtype, bool json) {
+int run_ops(const std::string& filter, const std::string& dtype, Device device, bool json) {
   if (json) {
-    bench::bench_ops(filter, parse_dtype(dtype), print_json);
+    bench::bench_ops(filter, parse_dtype(dtype), device, print_json);
     return 0;
   }
-  peak = bench::measure_peak();
-  std::printf("measured limits with %d threads: %.0f GFLOP/s (f32), %.1f GB/s (copy)\n",
-              num_threads(), peak.gflops, peak.gbps);
+  peak = device.is_cpu() ? bench::measure_peak() : bench::measure_peak(device);
+  std::printf("measured limits of %s: %.0f GFLOP/s (%s), %.1f GB/s (copy)\n",
+              apps::device_title(device).c_str(), peak.gflops,
+              device.is_cpu() ? "f32, registers" : "f32, matrix product of 8192", peak.gbps);
   std::printf("%-16s %-28s %15s %16s %7s\n", "operator", "shape", "median", "rate", "of limit");
-  bench::bench_ops(filter, parse_dtype(dtype), print_row);
+  bench::bench_ops(filter, parse_dtype(dtype), device, print_row);
   return 0;
 }
 
@@ -103,16 +106,17 @@ int run(int argc, char** argv) {
   options.add("--filter", &filter, "only operators whose name contains this");
   options.group("roofline (with --model, --stem, --input, --batch, --dtype)");
   options.add("--machine", &machine, "whose limits").choices({"h200", "h100", "a100"});
-  options.add("--tf32", &tf32, "products on tensor cores, inputs rounded to TF32");
   options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
       .value_name("FILE");
   options.group("All");
+  options.add("--tf32", &tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
   options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
   set_num_threads(static_cast<int>(s.threads));
+  set_allow_tf32(tf32);
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});
@@ -121,7 +125,8 @@ int run(int argc, char** argv) {
     }
     return 0;
   }
-  return command == "ops" ? run_ops(filter, s.dtype, json) : run_train(s, json);
+  return command == "ops" ? run_ops(filter, s.dtype, apps::choose_device(s.device, std::cerr), json)
+                          : run_train(s, json);
 }
 
 }  // namespace

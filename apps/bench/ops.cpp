@@ -7,6 +7,7 @@
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_conv.h"
 
@@ -137,26 +138,26 @@ void add_conv(Cases& cases) {
   }
 }
 
-OpResult time_case(const Case& c, DType dtype) {
+OpResult time_case(const Case& c, DType dtype, Device device) {
   std::vector<Tensor> inputs;
-  for (const Tensor& x : c.inputs) inputs.push_back(x.to(dtype));
+  for (const Tensor& x : c.inputs) inputs.push_back(x.to(dtype).to(device));
   check(c, inputs, dtype);
-  const double seconds = time_call([&] { c.run(inputs); });
+  const double seconds = time_call([&] { c.run(inputs); }, [&] { synchronize(device); });
   OpResult r{c.name, c.shape, seconds * 1e6};
   r.gbps = c.elements_moved * static_cast<double>(item_size(dtype)) / seconds / 1e9;
   r.gflops = c.flops / seconds / 1e9;
   return r;
 }
 
-void time_tiny(const std::string& filter, std::vector<OpResult>& results,
+void time_tiny(const std::string& filter, Device device, std::vector<OpResult>& results,
                void (*report)(const OpResult&)) {
-  const Tensor a = randn({16}), b = randn({16});
+  const Tensor a = randn({16}).to(device), b = randn({16}).to(device);
   Tensor tracked = a.clone();
   tracked.set_requires_grad();
   const auto run = [&](const char* name, const Tensor& x, bool record) {
     if (std::string(name).find(filter) == std::string::npos) return;
     const GradModeGuard mode(record);
-    const double seconds = time_call([&] { (void)(x + b); });
+    const double seconds = time_call([&] { (void)(x + b); }, [&] { synchronize(device); });
     results.push_back({name, {16}, seconds * 1e6, 3 * 16 * 4 / seconds / 1e9, 0});
     if (report) report(results.back());
   };
@@ -166,7 +167,7 @@ void time_tiny(const std::string& filter, std::vector<OpResult>& results,
 
 }  // namespace
 
-std::vector<OpResult> bench_ops(const std::string& filter, DType dtype,
+std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device device,
                                 void (*report)(const OpResult&)) {
   const NoGradGuard no_grad;
   Cases cases;
@@ -178,10 +179,10 @@ std::vector<OpResult> bench_ops(const std::string& filter, DType dtype,
   std::vector<OpResult> results;
   for (const Case& c : cases) {
     if (c.name.find(filter) == std::string::npos) continue;
-    results.push_back(time_case(c, dtype));
+    results.push_back(time_case(c, dtype, device));
     if (report) report(results.back());
   }
-  time_tiny(filter, results, report);
+  time_tiny(filter, device, results, report);
   return results;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tarn/core/device.h"
 #include "tarn/core/dtype.h"
 #include "tarn/core/shape.h"
 
@@ -17,9 +18,9 @@ struct OpResult {
   double gflops = 0;  ///< for the others
 };
 
-/// Runs the cases whose name contains `filter` in this dtype; `report` sees each result at once.
-/// Throws Error if a result is not within its bound of the same operation in f64.
-std::vector<OpResult> bench_ops(const std::string& filter, DType dtype,
+/// Runs the cases whose name contains `filter` in this dtype on this device; `report` sees each
+/// result at once. Throws Error if a result is not within its bound of the same operation in f64.
+std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device device,
                                 void (*report)(const OpResult&));
 
 }  // namespace tarn::bench

@@ -2,8 +2,11 @@
 #include <cstring>
 
 #include "tarn/apps/bench/timing.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
+#include "tarn/core/raw_elementwise.h"
 
 namespace tarn::bench {
 namespace {
@@ -58,6 +61,21 @@ Peak measure_peak() {
       0.5, 5);
   return {2.0 * kWidth * kChains * kRounds * threads / compute / 1e9,
           2.0 * static_cast<double>(bytes) / copy / 1e9};
+}
+
+Peak measure_peak(Device device) {
+  const bool emulated =
+      backend(device.type).info(device.index).name.find("emulated") != std::string::npos;
+  const int64_t n = emulated ? 64 : 8192;
+  const Tensor a = rand({n, n}).to(device), b = rand({n, n}).to(device);
+  const auto wait = [&] { synchronize(device); };
+  const double product = time_call([&] { matmul(a, b); }, wait, 0.5, 5);
+  const Tensor from = ones({64 * n * n}, {.device = device});
+  const Tensor to = empty({64 * n * n}, {.device = device});
+  const auto bytes = static_cast<double>(4 * from.numel());
+  const double copy = time_call([&] { raw::copy_(to, from); }, wait, 0.5, 5);
+  const auto m = static_cast<double>(n);
+  return {2 * m * m * m / product / 1e9, 2 * bytes / copy / 1e9};
 }
 
 }  // namespace tarn::bench

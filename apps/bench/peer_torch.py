@@ -43,6 +43,8 @@ def parse_args():
     ops = commands.add_parser("ops", help="time single operators")
     ops.add_argument("--filter", default="", help="only operators whose name contains this")
     for command in (train, ops):
+        command.add_argument("--device", default="cpu", help="cpu or cuda[:i]")
+        command.add_argument("--tf32", action="store_true", help="on a GPU: TF32 products")
         command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
         command.add_argument("--threads", type=int, default=2)
         command.add_argument("--json", action="store_true", help="JSON instead of a line of text")
@@ -110,6 +112,11 @@ def build_net(torch, torchvision, args):
 
 def bench_train(torch, torchvision, args):
     net, x, y, name = build_net(torch, torchvision, args)
+    gpu = args.device.startswith("cuda")
+    net, x, y = net.to(args.device), x.to(args.device), y.to(args.device)
+    if gpu:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
+        torch.backends.cudnn.benchmark = True
     momentum = 0.0 if args.model == "mlp" else 0.9
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=momentum, foreach=False)
     half = args.dtype == "bfloat16"
@@ -117,7 +124,7 @@ def bench_train(torch, torchvision, args):
     def step():
         optimizer.zero_grad(set_to_none=True)
         if half:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
                 loss = torch.nn.functional.cross_entropy(net(x), y)
         else:
             loss = torch.nn.functional.cross_entropy(net(x), y)
@@ -128,10 +135,14 @@ def bench_train(torch, torchvision, args):
     small = args.model == "mlp"
     for _ in range(200 if small else 3):  # oneDNN builds its primitives in the first steps
         step()
+    if gpu:
+        torch.cuda.synchronize()
     times = []
     for _ in range(args.steps or (5000 if small else 9)):
         start = time.perf_counter()
         step()
+        if gpu:
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     median = statistics.median(times)
     return {

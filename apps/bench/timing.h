@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <functional>
+#include <utility>
 #include <vector>
+
+#include "tarn/core/device.h"
 
 namespace tarn::bench {
 
@@ -19,11 +23,14 @@ inline double median(std::vector<double> values) {
 }
 
 /// Median seconds of one call: `samples` loops that last about `seconds` together, after warm-up.
-template <class F>
-double time_call(F&& call, double seconds = 0.15, int samples = 7) {
+/// `finish` waits for what a loop has queued on a device.
+template <std::invocable F, std::invocable W>
+double time_call(F&& call, W&& finish, double seconds = 0.15, int samples = 7) {
   call();
+  finish();
   double start = now_s();
   call();
+  finish();
   const double once = std::max(now_s() - start, 1e-8);
   const double wanted = seconds / samples / once;
   const int loops = static_cast<int>(std::clamp(wanted, 1.0, 1e6));
@@ -31,9 +38,16 @@ double time_call(F&& call, double seconds = 0.15, int samples = 7) {
   for (int s = 0; s < samples; ++s) {
     start = now_s();
     for (int i = 0; i < loops; ++i) call();
+    finish();
     times.push_back((now_s() - start) / loops);
   }
   return median(std::move(times));
+}
+
+template <std::invocable F>
+double time_call(F&& call, double seconds = 0.15, int samples = 7) {
+  return time_call(
+      std::forward<F>(call), [] {}, seconds, samples);
 }
 
 /// What this machine can do at most, measured now with the threads in use.
@@ -42,5 +56,7 @@ struct Peak {
   double gbps;    ///< copy of a large array: bytes read plus bytes written
 };
 Peak measure_peak();
+/// The same for a GPU: what its matrix product library reaches, and a copy inside its memory.
+Peak measure_peak(Device device);
 
 }  // namespace tarn::bench

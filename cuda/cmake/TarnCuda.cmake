@@ -9,6 +9,7 @@
 set(TARN_CUDA AUTO CACHE STRING "CUDA back end: AUTO, ON, OFF, or EMU (run kernels on the CPU)")
 set_property(CACHE TARN_CUDA PROPERTY STRINGS AUTO ON OFF EMU)
 set(TARN_CUDA_ARCHITECTURES "" CACHE STRING "As CMAKE_CUDA_ARCHITECTURES; empty: 80, 90 and PTX")
+option(TARN_PTXAS_VERBOSE "Print registers and spills of every kernel while building" OFF)
 set(TARN_CUDA_HEADERS "" CACHE PATH "Folder with cuda_runtime.h, where no toolkit is installed")
 
 if(NOT TARN_CUDA MATCHES "^(AUTO|ON|OFF|EMU)$")
@@ -87,6 +88,9 @@ function(tarn_cuda_sources target)
   else()
     target_compile_options(${kernels} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xptxas=-warn-spills>")
+    if(TARN_PTXAS_VERBOSE)
+      target_compile_options(${kernels} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
+    endif()
     if(TARN_WERROR)
       target_compile_options(${kernels} PRIVATE
                              "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
