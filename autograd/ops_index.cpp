@@ -62,6 +62,8 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, int64_t dim) {
 Tensor embedding(const Tensor& weight, const Tensor& index, int64_t padding_idx) {
   const OpScope scope("embedding");
   raw::check_defined("embedding", "weight", weight);
+  raw::check_defined("embedding", "index", index);
+  raw::check_same_device("embedding", weight, index);
   TARN_CHECK_AS(ShapeError, weight.dim() == 2,
                 "embedding: weight must be [V, D]; got weight=", weight.describe());
   TARN_CHECK_AS(IndexError, padding_idx >= -1 && padding_idx < weight.size(0),

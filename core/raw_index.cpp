@@ -10,25 +10,6 @@
 namespace tarn::raw {
 namespace {
 
-/// "3", or "[1, 2]" where the index has several dimensions.
-std::string position_text(const Shape& sizes, int64_t position) {
-  if (sizes.dim() <= 1) return std::to_string(position);
-  Shape at = sizes;
-  for (int d = sizes.dim() - 1; d >= 0; --d) {
-    at[d] = position % sizes[d];
-    position /= sizes[d];
-  }
-  return detail::concat(at);
-}
-
-int64_t find_out_of_range(const Tensor& index, int64_t low, int64_t high) {
-  int64_t position = -1;
-  if (index.numel() > 0) {
-    TARN_KERNEL(index, find_out_of_range, index.device(), index, low, high, &position);
-  }
-  return position;
-}
-
 Tensor at_least_1d(const Tensor& x) {
   return x.dim() == 0 ? view(x, {1}) : x;
 }
@@ -140,14 +121,12 @@ Tensor checked_index(const char* op, const Tensor& index, int64_t dim, int64_t s
   TARN_CHECK_AS(DTypeError, integral || index.numel() == 0, op,
                 ": index must be i64 or i32; got index=", index.describe());
   const Tensor dense = contiguous(to(index, DType::kI64));
-  const int64_t outside = find_out_of_range(dense, 0, size);
-  if (outside < 0) return dense;
-  const int64_t invalid = wrap ? find_out_of_range(dense, -size, size) : outside;
-  TARN_CHECK_AS(IndexError, invalid < 0, op, ": index ",
-                view(dense, {-1}).to_vector<int64_t>()[static_cast<size_t>(invalid)],
-                " at position ", position_text(index.sizes(), invalid),
-                " is out of range for dimension ", dim, " of size ", size);
-  return where(lt(dense, 0), add(dense, size), dense);
+  check_values(
+      dense, {.op = op, .low = wrap ? -size : 0, .high = size, .dim = dim, .sizes = index.sizes()});
+  if (!wrap || dense.numel() == 0) return dense;
+  const Tensor out = empty(dense.sizes(), {.dtype = DType::kI64, .device = dense.device()});
+  TARN_KERNEL(index, wrap_negative, dense.device(), dense, size, out);
+  return out;
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {

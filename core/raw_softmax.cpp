@@ -56,13 +56,11 @@ Tensor softmax_backward(const Tensor& gy, const Tensor& y, int64_t dim, bool log
 }
 
 void check_targets(const char* op, const Tensor& target, int64_t classes, int64_t ignore_index) {
-  const Tensor labels = contiguous(to(target, kCPU));
-  const int64_t* at = labels.data<int64_t>();
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    TARN_CHECK_AS(IndexError, (at[i] >= 0 && at[i] < classes) || at[i] == ignore_index, op,
-                  ": targets must be in [0, ", classes, ") or equal ignore_index=", ignore_index,
-                  "; got ", at[i], " at position ", i, " of target=", target.describe());
-  }
+  check_values(target, {.op = op,
+                        .high = classes,
+                        .labels = true,
+                        .ignore_index = ignore_index,
+                        .sizes = target.sizes()});
 }
 
 CrossEntropyRows cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& weight,

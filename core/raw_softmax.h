@@ -12,6 +12,7 @@ Tensor softmax(const Tensor& x, int64_t dim, bool log);
 Tensor softmax_backward(const Tensor& gy, const Tensor& y, int64_t dim, bool log);
 
 /// Throws IndexError that names the first label outside [0, classes) that is not ignore_index.
+/// target: dense i64. May be reported late, see check_values.
 void check_targets(const char* op, const Tensor& target, int64_t classes, int64_t ignore_index);
 
 struct CrossEntropyRows {

@@ -2,6 +2,7 @@
 #include "tarn/cuda/backend.h"
 
 #include "tarn/core/error.h"
+#include "tarn/cuda/index_check.h"
 #include "tarn/cuda/launch.h"
 #include "tarn/cuda/rt.h"
 #if defined(TARN_CUDA_EMU)
@@ -107,10 +108,12 @@ class CudaBackend final : public Backend {
   void synchronize(Stream stream) override {
     set_device(stream.device.index);
     TARN_CUDA_CALL(cudaStreamSynchronize, raw_stream(stream));
+    throw_index_error(stream.device.index);
   }
   void synchronize_device(int index) override {
     set_device(index);
     TARN_CUDA_CALL(cudaDeviceSynchronize);
+    throw_index_error(index);
   }
 
   void* create_event(int index, bool timing) override {
@@ -142,6 +145,7 @@ class CudaBackend final : public Backend {
   }
   void synchronize_event(void* event) override {
     TARN_CUDA_CALL(cudaEventSynchronize, raw_event(event));
+    throw_index_errors();  // which device the event is of, nobody knows
   }
   double elapsed_ms(void* start, void* end) override {
     float ms = 0;

@@ -18,6 +18,8 @@ namespace tarn::cuda {
 uint64_t launch_count();
 /// True if every launch and index check waits for its result (TARN_CUDA_BLOCKING=1).
 bool blocking();
+/// Switches that for the whole process.
+void set_blocking(bool on);
 
 namespace detail {
 /// Before: selects the device, allows `shared` bytes of dynamic shared memory.

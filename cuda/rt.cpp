@@ -10,6 +10,7 @@
 
 #include <cxxabi.h>
 
+#include "tarn/cuda/index_check.h"
 #include "tarn/cuda/launch.h"
 #include "tarn/cuda/scratch.h"
 
@@ -162,12 +163,21 @@ uint64_t launch_count() {
   return launches.load(std::memory_order_relaxed);
 }
 
-bool blocking() {
-  static const bool on = [] {
+namespace {
+std::atomic<bool>& blocking_switch() {
+  static std::atomic<bool> on = [] {
     const char* text = std::getenv("TARN_CUDA_BLOCKING");
     return text && *text && *text != '0';
   }();
   return on;
+}
+}  // namespace
+
+bool blocking() {
+  return blocking_switch().load(std::memory_order_relaxed);
+}
+void set_blocking(bool on) {
+  blocking_switch().store(on);
 }
 
 void detail::before_launch(const void* kernel, size_t shared, int device) {
@@ -210,6 +220,7 @@ void read_back(void* to, const void* from, size_t bytes, Stream stream) {
   set_device(stream.device.index);
   TARN_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDeviceToHost, raw_stream(stream));
   TARN_CUDA_CALL(cudaStreamSynchronize, raw_stream(stream));
+  throw_index_error(stream.device.index);
 }
 
 void upload(void* to, const void* from, size_t bytes, Stream stream) {

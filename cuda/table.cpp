@@ -18,6 +18,7 @@ void fill_kernel_table(KernelTable& table) {
 #endif
   add_matmul_kernels(table);
   add_blas_kernels(table);  // takes over from the own matrix products
+  add_index_kernels(table);
 }
 
 }  // namespace tarn::cuda

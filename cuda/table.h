@@ -17,5 +17,6 @@ void add_reduce_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_dnn_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);
+void add_index_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda

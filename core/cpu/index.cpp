@@ -39,27 +39,35 @@ int64_t grain_for(int64_t cost) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cost));
 }
 
-void find_out_of_range(const Tensor& index, int64_t low, int64_t high, int64_t* position, Stream) {
+void find_out_of_range(const Tensor& index, const IndexCheck& check, int64_t* position, Stream) {
   const auto* v = as<const int64_t>(index);
-  const int64_t n = index.numel();
-  // One unsigned comparison per value; the loop over a block has no exit, so it vectorises.
-  const uint64_t range = high > low ? static_cast<uint64_t>(high) - static_cast<uint64_t>(low) : 0;
+  const int64_t n = index.numel(), ignored = check.ignore_index;
+  // Two comparisons per value; the loop over a block has no exit, so it vectorises.
+  const auto low = static_cast<uint64_t>(check.low);
+  const int64_t counts = !check.labels;  // no value is ignored
+  const uint64_t range = check.high > check.low ? static_cast<uint64_t>(check.high) - low : 0;
   constexpr int64_t kBlock = 1024;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);
     int64_t bad = 0;
     for (int64_t i = begin; i < end; ++i) {
-      bad |= static_cast<uint64_t>(v[i]) - static_cast<uint64_t>(low) >= range;
+      bad |= int64_t{static_cast<uint64_t>(v[i]) - low >= range} & (counts | (v[i] != ignored));
     }
     if (!bad) continue;
     for (int64_t i = begin; i < end; ++i) {
-      if (v[i] < low || v[i] >= high) {
+      if (!check.allows(v[i])) {
         *position = i;
         return;
       }
     }
   }
   *position = -1;
+}
+
+void wrap_negative(const Tensor& index, int64_t size, const Tensor& out, Stream) {
+  const auto* v = as<const int64_t>(index);
+  auto* to = as<int64_t>(out);
+  for (int64_t i = 0; i < index.numel(); ++i) to[i] = v[i] < 0 ? v[i] + size : v[i];
 }
 
 void index_select(const Tensor& x, const Tensor& index, const Tensor& out, Stream) {
@@ -336,6 +344,7 @@ void triangle(bool upper, const Tensor& x, int64_t diagonal, const Tensor& out, 
 
 void add_index_kernels(KernelTable& table) {
   table.index.find_out_of_range = find_out_of_range;
+  table.index.wrap_negative = wrap_negative;
   table.index.index_select = index_select;
   table.index.index_add = index_add;
   table.index.gather = gather;

@@ -1,20 +1,31 @@
 // index.h - slots for gathering and scattering by index tensors.
 //
-// Index tensors are dense i64, were checked against their range, and hold no negative values.
+// Index tensors are dense i64, were checked against their range, and hold no negative values. On a
+// device that goes on while its checks are queued (kCheckQueued) a value may still be out of range:
+// kernels read nothing there (0 instead) and write nothing.
 // [O, S, I] means: dense, with dim as the middle of three dimensions (sizes before and after it
 // multiplied out).
 #pragma once
 
+#include "tarn/core/index_check.h"
 #include "tarn/core/tensor.h"
 
 namespace tarn {
 
 enum class ScatterOp : uint8_t { kWrite, kAdd };
 
+/// The position of find_out_of_range where nobody knows yet: the device checks in stream order, and
+/// who next waits for the device gets the IndexError.
+inline constexpr int64_t kCheckQueued = -2;
+
 struct IndexKernels {
-  /// position = that of the first value of index outside [low, high), in row-major order; or -1.
-  void (*find_out_of_range)(const Tensor& index, int64_t low, int64_t high, int64_t* position,
+  /// position = that of the first value of index that the check does not allow, in row-major order;
+  /// -1 if there is none; or kCheckQueued.
+  void (*find_out_of_range)(const Tensor& index, const IndexCheck& check, int64_t* position,
                             Stream stream) = nullptr;
+  /// out = index, plus size where it is negative. Any index, out dense and of its sizes.
+  void (*wrap_negative)(const Tensor& index, int64_t size, const Tensor& out,
+                        Stream stream) = nullptr;
   /// out [O, n, I]: out[o][k] = x[o][index[k]], x [O, S, I], index [n]. Any dtype.
   void (*index_select)(const Tensor& x, const Tensor& index, const Tensor& out,
                        Stream stream) = nullptr;

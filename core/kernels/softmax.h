@@ -16,7 +16,9 @@ struct SoftmaxKernels {
   /// ignore_index; stats[i] = {max, log sum exp(x - max), w[t] or 0 where ignored}: the first two
   /// apart, since their sum would lose the second where logits are large. stats [M, 3] and loss
   /// [M]: f32 (f64 for f64), as totals [3] = {sum of loss, sum of the weights in stats, their
-  /// quotient}. target i64 [M]; weight [V] or undefined. Targets were checked.
+  /// quotient}. target i64 [M]; weight [V] or undefined. Targets were
+  /// checked; where the check is only queued (kernels/index.h), one may be out of range: its row
+  /// counts as ignored, and nothing is read there.
   void (*cross_entropy)(const Tensor& logits, const Tensor& target, const Tensor& weight,
                         int64_t ignore_index, double smoothing, const Tensor& loss,
                         const Tensor& stats, const Tensor& totals, Stream stream) = nullptr;
