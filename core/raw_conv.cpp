@@ -56,6 +56,7 @@ void check_operands(const char* op, const Tensor& x, const Tensor& weight, const
                 ": x and weight must have one floating dtype; got x=", x.describe(),
                 ", weight=", weight.describe());
   if (!bias.defined()) return;
+  check_same_device(op, x, bias);
   TARN_CHECK_AS(ShapeError, bias.sizes() == Shape{weight.size(0)} && bias.dtype() == x.dtype(), op,
                 ": bias must be [", weight.size(0), "] ", x.dtype(), "; got ", bias.describe());
 }

@@ -1,6 +1,8 @@
 // raw_index.cpp - checks and normal forms for the index kernels.
 #include "tarn/core/raw_index.h"
 
+#include <algorithm>
+
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
 #include "tarn/core/plan.h"
@@ -195,7 +197,9 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t diagonal) {
   const Tensor out = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
   if (out.numel() == 0) return out;
   const Shape matrices{x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
-  TARN_KERNEL(index, triangle, x.device(), upper, view(contiguous(x), matrices), diagonal,
+  // Beyond the corners nothing changes; a row's number plus the diagonal must not overflow.
+  const int64_t within = std::clamp(diagonal, -matrices[1], matrices[2]);
+  TARN_KERNEL(index, triangle, x.device(), upper, view(contiguous(x), matrices), within,
               view(out, matrices));
   return out;
 }

@@ -94,6 +94,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
   check_matmul("addmm", a, b);
+  check_defined("addmm", "c", c);
+  check_same_device("addmm", a, c);
   TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2,
                 "addmm: a and b must be matrices; got a=", a.describe(), ", b=", b.describe());
   const Shape sizes{a.sizes()[0], b.sizes()[1]};
@@ -127,6 +129,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
                 ", weight=", weight.describe());
   const int64_t n = weight.sizes()[0], k = weight.sizes()[1];
   if (bias.defined()) {
+    check_same_device("linear", x, bias);
     TARN_CHECK_AS(ShapeError, bias.sizes() == Shape{n} && bias.dtype() == x.dtype(),
                   "linear: bias must be [", n, "] ", x.dtype(), "; got ", bias.describe());
   }

@@ -96,14 +96,12 @@ __global__ void __launch_bounds__(kIndexThreads)
 
 void triangle(bool upper, const Tensor& x, int64_t diagonal, const Tensor& out, Stream stream) {
   const int64_t rows = x.size(1), cols = x.size(2), all_rows = x.size(0) * rows;
-  // A diagonal beyond the matrix is one at its edge; this keeps row + diagonal from overflowing.
-  const int64_t clamped = std::clamp(diagonal, -rows - 1, cols + 1);
   const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(1024, ceil_div(cols, kIndexThreads))),
                     static_cast<unsigned>(std::min<int64_t>(65535, all_rows)));
   visit_element(x.dtype(), [&](auto unit) {
     using U = decltype(unit);
     launch(copy_triangle<U>, blocks, kIndexThreads, 0, stream, upper, data_as<const U>(x), all_rows,
-           rows, cols, clamped, data_as<U>(out));
+           rows, cols, diagonal, data_as<U>(out));
   });
 }
 

@@ -47,7 +47,7 @@ struct IndexKernels {
   /// out [count, ndim] (i64) = their positions in row-major order.
   void (*nonzero)(const Tensor& x, const Tensor& out, Stream stream) = nullptr;
   /// out = x in the upper (col - row >= diagonal) or lower (<=) triangle, zero elsewhere. x, out
-  /// dense [B, M, N].
+  /// dense [B, M, N], -M <= diagonal <= N.
   void (*triangle)(bool upper, const Tensor& x, int64_t diagonal, const Tensor& out,
                    Stream stream) = nullptr;
 };
