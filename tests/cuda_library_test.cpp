@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tarn/core/error.h"
+#include "tarn/cuda/blas_api.h"
 #include "tarn/cuda/library.h"
 
 namespace tarn::cuda {
@@ -90,6 +91,21 @@ TEST_F(LibraryTest, other_values_of_the_switch_are_refused) {
   EXPECT_THROWS_WITH(Library library(wanted), ValueError,
                      "TARN_TEST_LIBRARY must be on, off or auto; got 'maybe'");
 }
+
+#if TARN_HAVE_CUBLAS
+// Needs no GPU: without one it is the first call that fails, not the loading.
+TEST(CudaBlasApi, the_toolkits_cublas_has_every_function_that_is_called) {
+  const LibrarySpec spec{"cuBLAS",
+                         {tarn::detail::concat("libcublas.so.", CUBLAS_VER_MAJOR)},
+                         "TARN_CUBLAS",
+                         "this test does nothing"};
+  if (!Library(spec).usable()) GTEST_SKIP() << "not on this machine, or switched off";
+  const BlasApi* api = blas_api();
+  ASSERT_NE(api, nullptr);
+  EXPECT_NE(api->cublasGemmEx, nullptr);
+  EXPECT_EQ(api->has_lt, library_use("TARN_CUBLASLT") != LibraryUse::kOff);
+}
+#endif
 
 }  // namespace
 }  // namespace tarn::cuda
