@@ -19,6 +19,8 @@ void fill_kernel_table(KernelTable& table) {
   add_matmul_kernels(table);
   add_blas_kernels(table);  // takes over from the own matrix products
   add_index_kernels(table);
+  add_norm_kernels(table);
+  add_pool_kernels(table);
 }
 
 }  // namespace tarn::cuda

@@ -18,5 +18,7 @@ void add_softmax_kernels(KernelTable& table);
 void add_dnn_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
+void add_norm_kernels(KernelTable& table);
+void add_pool_kernels(KernelTable& table);
 
 }  // namespace tarn::cuda
