@@ -31,6 +31,11 @@ constexpr unsigned kLearningLaunches = 16, kLearningBlocks = 4;
 
 thread_local bool runs_kernel = false;
 
+std::mt19937& random_order() {
+  static std::mt19937 generator(settings().seed);
+  return generator;
+}
+
 char* dynamic_buffer() {
   static char* buffer = static_cast<char*>(std::aligned_alloc(1024, kMaxDynamicShared + 1024));
   return buffer;
@@ -108,8 +113,7 @@ void release_barrier() {
   std::vector<Thread*>& waiting = running.at_barrier;
   if (settings().order == 1) std::reverse(waiting.begin(), waiting.end());
   if (settings().order >= 2) {
-    static std::mt19937 random(settings().seed);
-    std::shuffle(waiting.begin(), waiting.end(), random);
+    std::shuffle(waiting.begin(), waiting.end(), random_order());
   }
   for (Thread* thread : waiting) running.ready.push(thread);
   waiting.clear();
@@ -172,11 +176,11 @@ void shape_block(dim3 block) {
 }
 
 // 0..count-1 in the order that the settings ask for.
-void make_order(std::vector<unsigned>& order, std::size_t count, std::mt19937& random) {
+void make_order(std::vector<unsigned>& order, std::size_t count) {
   order.resize(count);
   std::iota(order.begin(), order.end(), 0u);
   if (settings().order == 1) std::reverse(order.begin(), order.end());
-  if (settings().order >= 2) std::shuffle(order.begin(), order.end(), random);
+  if (settings().order >= 2) std::shuffle(order.begin(), order.end(), random_order());
 }
 
 void prepare_dynamic_shared(std::size_t bytes) {
@@ -241,8 +245,7 @@ void barrier(Place place) {
   Thread& me = *running.current;
   if (running.at_barrier.empty()) {
     running.barrier_place = place;
-  } else if (running.barrier_place.line != place.line ||
-             std::strcmp(running.barrier_place.file, place.file) != 0) {
+  } else if (!(running.barrier_place == place)) {
     die("divergent __syncthreads: this thread is at %s:%u, others wait at %s:%u", place.file,
         place.line, running.barrier_place.file, running.barrier_place.line);
   }
@@ -274,11 +277,10 @@ void run_grid(Kernel& kernel, dim3 grid, dim3 block, std::size_t dynamic_bytes,
   blockDim = block;
   gridDim = grid;
   runs_kernel = true;
-  std::mt19937 random(settings().seed);
   static std::vector<unsigned> threads, blocks;
-  make_order(threads, running.threads.size(), random);
+  make_order(threads, running.threads.size());
   const std::size_t count = std::size_t{grid.x} * grid.y * grid.z;
-  if (settings().order >= 2) make_order(blocks, count, random);
+  if (settings().order >= 2) make_order(blocks, count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t k = settings().order == 0   ? i
                           : settings().order == 1 ? count - 1 - i

@@ -90,11 +90,17 @@ std::vector<T> pack(const Matrix& matrix, int64_t offset, int64_t rows, int64_t 
 // tile[c][r] = sum over q of a[q][r] * b[q][c].
 template <class T>
 TARN_EMU_WIDE void multiply_panels(const T* a, const T* b, int64_t k, T (*tile)[kRows<T>]) {
-  using Vector [[gnu::vector_size(kPanelBytes), gnu::aligned(sizeof(T)), gnu::may_alias]] = T;
-  Vector sums[kColumns] = {};
+  // g++ splits a vector of 64 bytes through memory, so it is two of 32.
+  constexpr int kHalf = kRows<T> / 2;
+  using Vector [[gnu::vector_size(kPanelBytes / 2), gnu::aligned(sizeof(T)), gnu::may_alias]] = T;
+  Vector sums[kColumns][2] = {};
   for (int64_t q = 0; q < k; ++q) {
-    const Vector column = *reinterpret_cast<const Vector*>(a + q * kRows<T>);
-    for (int c = 0; c < kColumns; ++c) sums[c] += column * b[q * kColumns + c];
+    const Vector low = *reinterpret_cast<const Vector*>(a + q * kRows<T>);
+    const Vector high = *reinterpret_cast<const Vector*>(a + q * kRows<T> + kHalf);
+    for (int c = 0; c < kColumns; ++c) {
+      sums[c][0] += low * b[q * kColumns + c];
+      sums[c][1] += high * b[q * kColumns + c];
+    }
   }
   std::memcpy(tile, sums, sizeof sums);
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <functional>
 
 #include <cuda_runtime_api.h>
@@ -19,6 +20,9 @@ struct Place {
   static constexpr Place current(const char* file = __builtin_FILE(),
                                  unsigned line = __builtin_LINE()) {
     return {file, line};
+  }
+  bool operator==(const Place& other) const {
+    return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
   }
 };
 

@@ -55,8 +55,7 @@ Meeting& find_meeting(WarpCall call, unsigned mask, Place place) {
   for (const auto& meeting : warp.meetings) {
     if (meeting->mask == 0) unused = meeting.get();
     if (meeting->mask != mask || meeting->arrived == mask) continue;
-    if (meeting->call != call || meeting->place.line != place.line ||
-        std::strcmp(meeting->place.file, place.file) != 0) {
+    if (meeting->call != call || !(meeting->place == place)) {
       die("divergent warp calls under mask %08x: %s at %s:%u and %s at %s:%u", mask,
           name_of(meeting->call), meeting->place.file, meeting->place.line, name_of(call),
           place.file, place.line);
