@@ -170,7 +170,7 @@ TEST(EmuKernels, parts_of_a_warp_exchange_under_their_own_masks) {
 
 // ---- kernels that are wrong
 
-__global__ void missing_barrier(float* data) {
+[[maybe_unused]] __global__ void missing_barrier(float* data) {
   __shared__ float tile[64];
   tile[threadIdx.x] = data[threadIdx.x];
   data[threadIdx.x] = tile[63 - threadIdx.x];
@@ -235,13 +235,17 @@ void run(dim3 grid, dim3 block, std::size_t shared, void (*kernel)(P...), A... a
 
 using EmuDeathTest = testing::Test;
 
+#if !defined(__SANITIZE_THREAD__)  // which reports the race; shared memory is not filled there
 TEST(EmuDeathTest, a_missing_barrier_reads_nan) {
+  const SettingsGuard guard;
   const DeviceArray<float> data(ramp(64));
   run(1, 64, 0, missing_barrier, data.get());
   EXPECT_TRUE(std::isnan(data.values()[0]));
 }
+#endif
 
 TEST(EmuDeathTest, divergent_barriers_are_named) {
+  const SettingsGuard guard;
   const DeviceArray<float> data(2);
   EXPECT_DEATH(run(1, 64, 0, divergent_barrier, data.get()),
                "kernel .*divergent_barrier, block .0,0,0., thread .*divergent __syncthreads: this "
@@ -249,13 +253,14 @@ TEST(EmuDeathTest, divergent_barriers_are_named) {
 }
 
 TEST(EmuDeathTest, a_barrier_after_threads_left_is_an_error) {
+  const SettingsGuard guard;
   EXPECT_DEATH(run(1, 64, 0, early_exit, 40), "left the kernel while the other threads wait at");
   tarn::emu::settings().order = 1;
   EXPECT_DEATH(run(1, 64, 0, early_exit, 40), "__syncthreads .* after 24 threads of the block");
-  tarn::emu::settings().order = 0;
 }
 
 TEST(EmuDeathTest, wrong_masks_are_errors) {
+  const SettingsGuard guard;
   EXPECT_DEATH(run(1, 32, 0, foreign_mask), "lane 0 is not in its own mask fffffffe");
   EXPECT_DEATH(run(1, 16, 0, absent_lane), "names lanes ffff0000, which have left .* do not exist");
   EXPECT_DEATH(run(1, 32, 0, source_outside), "reads lane 20, which is not in mask 0000ffff");
@@ -266,6 +271,7 @@ TEST(EmuDeathTest, wrong_masks_are_errors) {
 }
 
 TEST(EmuDeathTest, a_deadlock_lists_who_waits_where) {
+  const SettingsGuard guard;
   EXPECT_DEATH(run(1, 64, 0, barrier_in_one_warp),
                "deadlock in block .0,0,0.: 40 threads wait for ever:\n  32 from .0,0,0. on wait in "
                "__syncthreads at .*kernels_test.cu:.*\n  8 from .32,0,0. on wait in __shfl_sync "
@@ -273,6 +279,7 @@ TEST(EmuDeathTest, a_deadlock_lists_who_waits_where) {
 }
 
 TEST(EmuDeathTest, writes_next_to_an_allocation_are_found) {
+  const SettingsGuard guard;
   const DeviceArray<float> data(100);
 #if defined(__SANITIZE_ADDRESS__)
   EXPECT_DEATH(run(1, 1, 0, write_at, data.get(), 100), "use-after-poison");
@@ -304,6 +311,7 @@ TEST(EmuDeathTest, a_host_pointer_is_no_kernel_argument) {
 }
 
 TEST(EmuDeathTest, invalid_addresses_name_the_thread) {
+  const SettingsGuard guard;
   const DeviceArray<float*> where(std::vector<float*>{reinterpret_cast<float*>(16)});
   EXPECT_DEATH(run(2, 3, 0, store, where.get()),
                "cuda-emu: kernel .*store, block .0,0,0., thread .0,0,0. touched invalid address");
@@ -340,19 +348,22 @@ TEST(EmuLaunch, shapes_beyond_the_limits_are_refused_with_cudas_codes) {
 TEST(EmuLaunch, the_log_names_kernels_and_shapes) {
   const DeviceArray<double> data(4);
   tarn::emu::start_launch_log();
-  run(1, dim3(2, 2), 32, reverse_block<double>, data.get());
+  run(1, 4, 32, reverse_block<double>, data.get());
   const auto log = tarn::emu::stop_launch_log();
   ASSERT_EQ(log.size(), 1u);
   EXPECT_EQ(log[0].kernel, "(anonymous namespace)::reverse_block<double>");
-  EXPECT_EQ(log[0].block[1], 2u);
+  EXPECT_EQ(log[0].grid[0], 1u);
+  EXPECT_EQ(log[0].block[0], 4u);
   EXPECT_EQ(log[0].dynamic_shared_bytes, 32u);
 }
 
+#if !defined(__SANITIZE_THREAD__)  // where these arrays are thread-local
 TEST(EmuLaunch, attributes_count_static_shared_memory) {
   cudaFuncAttributes attributes;
   EXPECT_CUDA(cudaFuncGetAttributes(&attributes, row_sum));
   EXPECT_EQ(attributes.sharedSizeBytes, 128u);
   EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, (48 << 10) - 128);
 }
+#endif
 
 }  // namespace

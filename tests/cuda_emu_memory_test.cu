@@ -22,6 +22,7 @@ void run(void (*kernel)(P...), A... arguments) {
 }
 
 TEST(EmuMemory, fresh_memory_is_nan_and_belongs_to_its_device) {
+  const SettingsGuard guard;
   const DeviceArray<float> data(4);
   EXPECT_TRUE(std::isnan(data.values()[3]));
   cudaPointerAttributes attributes;
@@ -34,6 +35,7 @@ TEST(EmuMemory, fresh_memory_is_nan_and_belongs_to_its_device) {
 }
 
 TEST(EmuMemory, memory_runs_out_and_comes_back) {
+  const SettingsGuard guard;
   std::size_t free = 0, total = 0, after = 0;
   EXPECT_CUDA(cudaMemGetInfo(&free, &total));
   EXPECT_EQ(total, tarn::emu::settings().memory_bytes);
@@ -53,6 +55,7 @@ TEST(EmuMemory, memory_runs_out_and_comes_back) {
 }
 
 TEST(EmuMemory, copies_must_stay_inside_and_go_the_way_they_say) {
+  const SettingsGuard guard;
   const DeviceArray<float> data(4);
   float host[8] = {};
   EXPECT_EQ(cudaMemcpy(data.get(), host, 20, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
@@ -68,6 +71,7 @@ TEST(EmuMemory, copies_must_stay_inside_and_go_the_way_they_say) {
 // ---- blocks of a caching allocator
 
 TEST(EmuMemoryDeathTest, a_write_past_a_block_is_found_when_the_block_is_freed_or_on_demand) {
+  const SettingsGuard guard;
   const DeviceArray<float> segment(1024);
   float* block = segment.get() + 128;
   tarn::emu::mark_allocated(block, 40, 512);
@@ -92,6 +96,7 @@ TEST(EmuMemoryDeathTest, a_write_past_a_block_is_found_when_the_block_is_freed_o
 }
 
 TEST(EmuMemoryDeathTest, a_write_to_a_freed_block_is_found_when_it_is_used_again) {
+  const SettingsGuard guard;
   const DeviceArray<float> segment(1024);
   tarn::emu::mark_allocated(segment.get(), 512, 512);
   tarn::emu::mark_freed(segment.get());
@@ -123,6 +128,8 @@ TEST(EmuMemory, blocks_change_hands_in_stream_order) {
 
 class EmuDevices : public testing::Test {
  protected:
+  SettingsGuard guard_;
+
   void SetUp() override {
     if (tarn::emu::settings().devices < 2) GTEST_SKIP() << "needs TARN_EMU_DEVICES=2";
   }

@@ -19,7 +19,7 @@ __global__ void add(float* out, const float* in) {
 
 class EmuStream : public testing::Test {
  protected:
-  EmuStream() {
+  EmuStream() {  // eager, until a test says otherwise
     for (cudaStream_t* s : {&first_, &second_}) {
       EXPECT_CUDA(cudaStreamCreateWithFlags(s, cudaStreamNonBlocking));
     }

@@ -39,10 +39,13 @@ class DeviceArray {
   std::size_t count_;
 };
 
-/// Restores the emulator's settings at the end of a test.
+/// Eager, forwards, whatever the environment says; restores the settings at the end of a test.
 class SettingsGuard {
  public:
-  SettingsGuard() : saved_(emu::settings()) {}
+  SettingsGuard() : saved_(emu::settings()) {
+    emu::settings().lazy = false;
+    emu::settings().order = 0;
+  }
   ~SettingsGuard() { emu::settings() = saved_; }
   SettingsGuard(const SettingsGuard&) = delete;
   SettingsGuard& operator=(const SettingsGuard&) = delete;
@@ -50,6 +53,16 @@ class SettingsGuard {
  private:
   emu::Settings saved_;
 };
+
+#if defined(__SANITIZE_THREAD__)
+// A forked child lacks the threads that blocks run on, so death tests start a process afresh.
+class FreshDeathTests : public testing::Environment {
+ public:
+  void SetUp() override { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+};
+inline testing::Environment* const kFreshDeathTests =
+    testing::AddGlobalTestEnvironment(new FreshDeathTests);
+#endif
 
 inline cudaLaunchConfig_t shape(dim3 grid, dim3 block, std::size_t shared = 0,
                                 cudaStream_t stream = nullptr) {

@@ -29,6 +29,11 @@ constexpr unsigned char kOverrunPattern = 0xCA;
 // Which arrays of device functions a kernel uses is learnt from its first launches.
 constexpr unsigned kLearningLaunches = 16, kLearningBlocks = 4;
 
+// ThreadSanitizer needs a fibre for every thread, one that is never thrown away.
+constexpr bool kKeepFibers = kCrews > 1;
+
+char launched, finished;  // for ThreadSanitizer: what orders a kernel and the host
+
 thread_local bool runs_kernel = false;
 
 std::mt19937& random_order() {
@@ -37,8 +42,7 @@ std::mt19937& random_order() {
 }
 
 char* dynamic_buffer() {
-  static char* buffer = static_cast<char*>(std::aligned_alloc(1024, kMaxDynamicShared + 1024));
-  return buffer;
+  return running.crew->dynamic_shared();
 }
 
 void make_current(Thread* thread) {
@@ -55,7 +59,7 @@ void make_current(Thread* thread) {
   };
   std::vector<Group> groups;
   int waiting = 0;
-  for (const Thread& t : running.threads) {
+  for (const Thread& t : running.crew->threads) {
     if (t.done || !t.started) continue;
     ++waiting;
     const auto same = std::find_if(groups.begin(), groups.end(), [&t](const Group& group) {
@@ -94,19 +98,21 @@ void run_threads();
 void switch_to(Fiber& from, Thread* next, bool ends) {
   if (next == nullptr) {
     running.current = nullptr;
-    switch_fiber(from, running.main, ends);
+    switch_fiber(from, running.crew->main, ends);
     return;
   }
-  if (!next->started) {
-    next->started = true;
+  const bool starts = !next->started;
+  next->started = true;
+  if (starts && !(kKeepFibers && next->fiber->size != 0)) {
     next->stack = acquire_stack();
-    prepare_fiber(next->fiber, next->stack, run_threads);
+    prepare_fiber(*next->fiber, next->stack, run_threads);
   }
   make_current(next);
-  switch_fiber(from, next->fiber, ends);
+  switch_fiber(from, *next->fiber, ends);
 }
 
 void release_barrier() {
+  running.crew->barrier_phase ^= 1;
   for (int i = 0; i < 3; ++i) running.vote_result[i] = running.votes[i];
   running.votes[0] = running.votes[2] = 0;
   running.votes[1] = 1;
@@ -129,50 +135,49 @@ void leave_kernel(Thread& thread) {
   }
 }
 
+void run_body() {
+  tsan_acquire(&launched);
+  tsan_acquire(&running.crew->begun);
+  (*running.body)();
+  tsan_release(&running.crew->ended);
+  tsan_release(&finished);
+}
+
 // Entry of every fibre: runs its thread, then threads that have not started yet.
 void run_threads() {
-  enter_fiber(running.main);
+  enter_fiber(running.crew->main);
   for (;;) {
-    (*running.body)();
+    run_body();
+    const Unseen unseen;
     Thread* me = running.current;
     leave_kernel(*me);
     Thread* next = running.ready.pop();
+    if (kKeepFibers) {
+      switch_to(*me->fiber, next, false);  // comes back as a thread of another block
+      continue;
+    }
     if (next == nullptr || next->started) {
       release_stack(me->stack);
-      switch_to(me->fiber, next, true);
+      switch_to(*me->fiber, next, true);
     }
     next->started = true;
     next->stack = me->stack;
-    next->fiber.bottom = me->fiber.bottom;
-    next->fiber.size = me->fiber.size;
+    next->fiber->bottom = me->fiber->bottom;
+    next->fiber->size = me->fiber->size;
     make_current(next);
   }
 }
 
 // Puts all threads at the start of the kernel and into the ready queue.
 void start_block(const std::vector<unsigned>& order) {
-  for (Thread& thread : running.threads) thread.started = thread.done = false;
-  const std::size_t threads = running.threads.size();
-  for (std::size_t w = 0; w < running.warps.size(); ++w) {
+  for (Thread& thread : running.crew->threads) thread.started = thread.done = false;
+  const std::size_t threads = running.crew->threads.size();
+  for (std::size_t w = 0; w < running.crew->warps.size(); ++w) {
     const std::size_t lanes = std::min<std::size_t>(32, threads - w * 32);
-    running.warps[w].live = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    running.crew->warps[w].live = lanes == 32 ? ~0u : (1u << lanes) - 1;
   }
-  for (unsigned i : order) running.ready.push(&running.threads[i]);
+  for (unsigned i : order) running.ready.push(&running.crew->threads[i]);
   running.live = static_cast<unsigned>(threads);
-}
-
-void shape_block(dim3 block) {
-  const unsigned count = block.x * block.y * block.z;
-  if (running.threads.size() == count && block.x == blockDim.x && block.y == blockDim.y) return;
-  running.threads = std::vector<Thread>(count);
-  running.warps = std::vector<Warp>((count + 31) / 32);
-  running.ready.reset(count);
-  for (unsigned i = 0; i < count; ++i) {
-    Thread& thread = running.threads[i];
-    thread.index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
-    thread.lane = i % 32;
-    thread.warp = &running.warps[i / 32];
-  }
 }
 
 // 0..count-1 in the order that the settings ask for.
@@ -204,10 +209,13 @@ void run_block(Kernel& kernel, std::size_t dynamic_bytes, const std::vector<unsi
   poison_shared_arrays(kernel, learn);
   prepare_dynamic_shared(dynamic_bytes);
   start_block(order);
-  switch_to(running.main, running.ready.pop(), false);
+  running.crew->main.bottom = nullptr;
+  runs_kernel = true;
+  switch_to(running.crew->main, running.ready.pop(), false);
   if (running.live != 0) report_deadlock();
   check_dynamic_shared(dynamic_bytes);
   if (learn) learn_shared_arrays(kernel);
+  runs_kernel = false;
 }
 
 }  // namespace
@@ -236,12 +244,14 @@ void suspend() {
   if (next == me) {
     make_current(me);
   } else {
-    switch_to(me->fiber, next, false);
+    switch_to(*me->fiber, next, false);
   }
 }
 
-void barrier(Place place) {
-  if (running.current == nullptr) die("__syncthreads outside a kernel");
+namespace {
+
+void wait_at_barrier(Place place) {
+  const Unseen unseen;
   Thread& me = *running.current;
   if (running.at_barrier.empty()) {
     running.barrier_place = place;
@@ -249,15 +259,31 @@ void barrier(Place place) {
     die("divergent __syncthreads: this thread is at %s:%u, others wait at %s:%u", place.file,
         place.line, running.barrier_place.file, running.barrier_place.line);
   }
-  if (running.live != running.threads.size()) {
+  if (running.live != running.crew->threads.size()) {
     die("__syncthreads %s:%u after %zu threads of the block have left the kernel", place.file,
-        place.line, running.threads.size() - running.live);
+        place.line, running.crew->threads.size() - running.live);
   }
   running.at_barrier.push_back(&me);
   me.place = place;
   me.meeting = nullptr;
   if (running.at_barrier.size() == running.live) release_barrier();
   suspend();
+}
+
+}  // namespace
+
+void barrier(Place place) {
+  if (running.current == nullptr) die("__syncthreads outside a kernel");
+  char* token = &running.crew->barrier_tokens[running.crew->barrier_phase];
+  tsan_release(token);
+  wait_at_barrier(place);
+  tsan_acquire(token);
+}
+
+void fence() {
+  static char token;
+  tsan_acquire(&token);
+  tsan_release(&token);
 }
 
 int barrier_vote(int predicate, Vote vote, Place place) {
@@ -270,28 +296,34 @@ int barrier_vote(int predicate, Vote vote, Place place) {
 
 void run_grid(Kernel& kernel, dim3 grid, dim3 block, std::size_t dynamic_bytes,
               const std::function<void()>& body) {
-  shape_block(block);
   running.kernel = &kernel;
   running.body = &body;
-  running.main.bottom = nullptr;
   blockDim = block;
   gridDim = grid;
-  runs_kernel = true;
   static std::vector<unsigned> threads, blocks;
-  make_order(threads, running.threads.size());
   const std::size_t count = std::size_t{grid.x} * grid.y * grid.z;
-  if (settings().order >= 2) make_order(blocks, count);
+  {
+    const Unseen unseen;
+    make_order(threads, std::size_t{block.x} * block.y * block.z);
+    if (settings().order >= 2) make_order(blocks, count);
+  }
+  tsan_release(&launched);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t k = settings().order == 0   ? i
                           : settings().order == 1 ? count - 1 - i
                                                   : blocks[i];
     blockIdx = {static_cast<unsigned>(k % grid.x), static_cast<unsigned>(k / grid.x % grid.y),
                 static_cast<unsigned>(k / grid.x / grid.y)};
-    run_block(kernel, dynamic_bytes, threads,
-              kernel.launches < kLearningLaunches && i < kLearningBlocks);
+    running.crew = &crew(i);
+    {
+      const Unseen unseen;
+      running.crew->shape(block);
+    }
+    const bool learn = kernel.launches < kLearningLaunches && i < kLearningBlocks;
+    running.crew->perform([&] { run_block(kernel, dynamic_bytes, threads, learn); });
   }
+  tsan_acquire(&finished);
   ++kernel.launches;
-  runs_kernel = false;
 }
 
 }  // namespace tarn::emu

@@ -2,11 +2,13 @@
 // scheduler) and warp.cpp.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "tarn/cuda/emu/fiber.h"
 #include "tarn/cuda/emu/runtime.h"
+#include "tarn/cuda/emu/thread_sanitizer.h"
 
 namespace tarn::emu {
 
@@ -26,10 +28,12 @@ struct Meeting {
 struct Warp {
   unsigned live = 0;  // lanes that have not left the kernel
   std::vector<std::unique_ptr<Meeting>> meetings;
+  char sync_tokens[2];                // for ThreadSanitizer: of __syncwarp, alternating
+  unsigned char sync_phase[32] = {};  // by lane
 };
 
 struct Thread {
-  Fiber fiber;
+  Fiber* fiber = nullptr;
   uint3 index;
   unsigned lane = 0;
   Warp* warp = nullptr;
@@ -43,29 +47,48 @@ struct Thread {
 /// blocks, and its 32 stacks stay in the nearest cache.
 class ReadyQueue {
  public:
-  void reset(std::size_t threads) {
-    std::size_t capacity = 1;
-    while (capacity <= threads) capacity *= 2;
-    ring_.assign(capacity, nullptr);
-    head_ = tail_ = 0;
-  }
-  void push(Thread* thread) { ring_[tail_++ & (ring_.size() - 1)] = thread; }
-  void push_front(Thread* thread) { ring_[--head_ & (ring_.size() - 1)] = thread; }
-  Thread* pop() { return head_ == tail_ ? nullptr : ring_[head_++ & (ring_.size() - 1)]; }
+  void push(Thread* thread) { ring_[tail_++ & (kCapacity - 1)] = thread; }
+  void push_front(Thread* thread) { ring_[--head_ & (kCapacity - 1)] = thread; }
+  Thread* pop() { return head_ == tail_ ? nullptr : ring_[head_++ & (kCapacity - 1)]; }
 
  private:
-  std::vector<Thread*> ring_;
+  static constexpr std::size_t kCapacity = 2048;  // a block has at most 1024 threads
+  std::vector<Thread*> ring_ = std::vector<Thread*>(kCapacity);
   std::size_t head_ = 0, tail_ = 0;
 };
+
+/// The threads of one block and what they run on. With ThreadSanitizer there are several crews,
+/// each on an OS thread of its own; else there is one, on the thread that launches.
+class Crew {
+ public:
+  /// Makes threads and warps for blocks of this shape.
+  void shape(dim3 block);
+  char* dynamic_shared();
+  void perform(const std::function<void()>& work);
+
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::deque<Fiber> fibers;  // by linear thread index
+  Fiber main;                // the OS thread's own stack
+  // For ThreadSanitizer: what orders blocks of this crew, and the barrier's two alternating ones.
+  char begun = 0, ended = 0, barrier_tokens[2] = {};
+  unsigned barrier_phase = 0;
+
+ private:
+  dim3 shape_;
+  char* dynamic_ = nullptr;
+  const std::function<void()>* work_ = nullptr;
+  bool has_thread_ = false;
+};
+
+Crew& crew(std::size_t turn);
 
 struct Block {
   Kernel* kernel = nullptr;
   const std::function<void()>* body = nullptr;
-  std::vector<Thread> threads;
-  std::vector<Warp> warps;
+  Crew* crew = nullptr;
   ReadyQueue ready;
   Thread* current = nullptr;
-  Fiber main;  // the OS thread's own stack
   unsigned live = 0;
   std::vector<Thread*> at_barrier;
   Place barrier_place;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "tarn/cuda/emu/runtime.h"
+#include "tarn/cuda/emu/thread_sanitizer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -48,7 +49,7 @@ namespace tarn::emu {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TARN_EMU_USE_UCONTEXT
+#if defined(__SANITIZE_ADDRESS__) || defined(TARN_EMU_TSAN) || TARN_EMU_USE_UCONTEXT
 constexpr std::size_t kStackBytes = 256 << 10;  // instrumented frames are large
 #else
 constexpr std::size_t kStackBytes = 64 << 10;
@@ -85,6 +86,9 @@ void prepare_fiber(Fiber& fiber, int stack, void (*entry)()) {
   fiber.bottom = bottom;
   fiber.size = size;
   fiber.fake_stack = nullptr;
+#if defined(TARN_EMU_TSAN)
+  fiber.tsan = __tsan_create_fiber(0);
+#endif
   ASAN_UNPOISON_MEMORY_REGION(bottom, size);  // frames that never returned
 #if TARN_EMU_USE_UCONTEXT
   getcontext(&fiber.context);
@@ -104,6 +108,9 @@ void prepare_fiber(Fiber& fiber, int stack, void (*entry)()) {
 void switch_fiber(Fiber& from, Fiber& to, [[maybe_unused]] bool ends) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(ends ? nullptr : &from.fake_stack, to.bottom, to.size);
+#endif
+#if defined(TARN_EMU_TSAN)
+  __tsan_switch_to_fiber(to.tsan, __tsan_switch_to_fiber_no_sync);
 #endif
 #if TARN_EMU_USE_UCONTEXT
   swapcontext(&from.context, &to.context);

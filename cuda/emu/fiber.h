@@ -24,6 +24,7 @@ struct Fiber {
   const void* bottom = nullptr;  // of its stack, for AddressSanitizer
   std::size_t size = 0;
   void* fake_stack = nullptr;
+  void* tsan = nullptr;  // ThreadSanitizer's fibre
 };
 
 constexpr int kNoStack = -1;

@@ -34,6 +34,9 @@ void* dynamic_shared();
 /// __syncthreads. Aborts when some threads of the block are elsewhere or have left the kernel.
 void barrier(Place place);
 
+/// __threadfence: with ThreadSanitizer, orders all threads that call it.
+void fence();
+
 enum class Vote { kCount, kAnd, kOr };
 
 /// __syncthreads_count, _and, _or.

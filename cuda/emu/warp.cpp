@@ -103,13 +103,15 @@ void leave(Meeting& meeting) {
 
 void warp_exchange(WarpCall call, unsigned mask, const void* in, std::size_t size, LaneValues& out,
                    Place place) {
+  const Unseen unseen;
   Meeting& meeting = meet(call, mask, in, size, place);
   out = meeting.values;
   leave(meeting);
 }
 
-void warp_pick(WarpCall call, unsigned mask, const void* in, std::size_t size, int source,
-               void* out, Place place) {
+static void pick(WarpCall call, unsigned mask, const void* in, std::size_t size, int source,
+                 void* out, Place place) {
+  const Unseen unseen;
   Meeting& meeting = meet(call, mask, in, size, place);
   if (source == kOwnLane) {
     std::memcpy(out, in, size);
@@ -122,6 +124,19 @@ void warp_pick(WarpCall call, unsigned mask, const void* in, std::size_t size, i
     std::memcpy(out, meeting.values.bytes[source], size);
   }
   leave(meeting);
+}
+
+void warp_pick(WarpCall call, unsigned mask, const void* in, std::size_t size, int source,
+               void* out, Place place) {
+  if (call != WarpCall::kSync || running.current == nullptr) {  // only __syncwarp orders memory
+    pick(call, mask, in, size, source, out, place);
+    return;
+  }
+  Warp& warp = *running.current->warp;
+  char* token = &warp.sync_tokens[warp.sync_phase[running.current->lane] ^= 1];
+  tsan_release(token);
+  pick(call, mask, in, size, source, out, place);
+  tsan_acquire(token);
 }
 
 }  // namespace tarn::emu

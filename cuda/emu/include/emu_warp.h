@@ -18,10 +18,15 @@ inline int __syncthreads_or(int p, tarn::emu::Place place = tarn::emu::Place::cu
   return tarn::emu::barrier_vote(p, tarn::emu::Vote::kOr, place);
 }
 
-// One OS thread runs all blocks in turn, so memory is always consistent.
-inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+inline void __threadfence() {
+  tarn::emu::fence();
+}
+inline void __threadfence_block() {
+  tarn::emu::fence();
+}
+inline void __threadfence_system() {
+  tarn::emu::fence();
+}
 inline void __nanosleep(unsigned) {}
 
 inline void __syncwarp(unsigned mask = ~0u, tarn::emu::Place place = tarn::emu::Place::current()) {
