@@ -19,6 +19,41 @@
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
+namespace {
+
+// What waits for the end of the backward that this thread runs.
+struct Running {
+  int depth = 0;  // backwards within hooks and recomputation are nested
+  std::vector<std::function<void()>> at_end;
+};
+thread_local Running running;
+
+struct RunningGuard {
+  RunningGuard() {
+    constexpr int kMost = 64;
+    TARN_CHECK_AS(AutogradError, running.depth < kMost, "backward: ", kMost,
+                  " passes run inside one another; does a hook call backward on its own tensor?");
+    ++running.depth;
+  }
+  ~RunningGuard() {
+    if (--running.depth == 0) running.at_end.clear();
+  }
+  void end() const {
+    if (running.depth > 1) return;
+    for (size_t i = 0; i < running.at_end.size(); ++i) {
+      const auto callback = std::move(running.at_end[i]);  // it may ask for more
+      callback();
+    }
+  }
+};
+
+}  // namespace
+
+void on_backward_end(std::function<void()> callback) {
+  TARN_CHECK_AS(AutogradError, running.depth > 0,
+                "on_backward_end: this thread runs no backward; call it from a hook");
+  running.at_end.push_back(std::move(callback));
+}
 
 class Engine {
  public:
@@ -159,22 +194,8 @@ Node* Engine::pop() {
   return node;
 }
 
-namespace {
-thread_local int nested_passes = 0;
-
-struct PassCounter {
-  PassCounter() {
-    constexpr int kMost = 64;
-    TARN_CHECK_AS(AutogradError, nested_passes < kMost, "backward: ", kMost,
-                  " passes run inside one another; does a hook call backward on its own tensor?");
-    ++nested_passes;
-  }
-  ~PassCounter() { --nested_passes; }
-};
-}  // namespace
-
 void Engine::run() {
-  const PassCounter counter;
+  const RunningGuard guard;
   claim_all();
   prune();
   for (size_t i = 0; i < root_edges_.size(); ++i) {
@@ -184,6 +205,7 @@ void Engine::run() {
   for (size_t i = 0; i < root_edges_.size(); ++i)
     deliver(root_edges_[i], std::move(root_grads_[i]));
   while (!heap_.empty()) run_node(pop());
+  guard.end();
 }
 
 // Adds a gradient to what has arrived at an edge. In place where the sum so far is ours alone.

@@ -1,6 +1,7 @@
 // engine.h - walks the tape backwards.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,11 @@ struct BackwardOptions {
 /// undefined for a single-element root (1). Throws AutogradError if a root has no history.
 void backward(std::span<const Tensor> roots, std::span<const Tensor> grads = {},
               BackwardOptions options = {});
+
+/// Called from a hook while a backward runs: `callback` runs when that backward, the outermost one
+/// if they are nested, has ended well. What it throws reaches the caller of backward. Dropped if
+/// the backward throws. Throws AutogradError if this thread runs no backward.
+void on_backward_end(std::function<void()> callback);
 
 struct GradOptions {
   bool retain_graph = false;

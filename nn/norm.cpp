@@ -51,9 +51,12 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
     if (!options_.momentum) momentum = 1 / num_batches_tracked.item();
   }
   // Without running statistics evaluation normalises by the batch too.
-  return batch_norm_act(
-      x, residual, running_mean, running_var, weight, bias,
-      {.training = training() || !tracks, .momentum = momentum, .eps = options_.eps, .relu = relu});
+  const tarn::BatchNormOptions options{
+      .training = training() || !tracks, .momentum = momentum, .eps = options_.eps, .relu = relu};
+  if (function_ && options.training) {
+    return function_(x, residual, running_mean, running_var, weight, bias, options);
+  }
+  return batch_norm_act(x, residual, running_mean, running_var, weight, bias, options);
 }
 
 std::string BatchNorm::details() const {

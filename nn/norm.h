@@ -1,8 +1,10 @@
 // norm.h - BatchNorm1d, BatchNorm2d, LayerNorm, GroupNorm.
 #pragma once
 
+#include <functional>
 #include <optional>
 
+#include "tarn/autograd/functions_norm.h"
 #include "tarn/nn/module.h"
 
 namespace tarn::nn {
@@ -15,6 +17,11 @@ struct BatchNormOptions {
   bool track_running_stats = true;       ///< else evaluation uses the batch as well
 };
 
+/// Computes what tarn::batch_norm_act computes, with its arguments.
+using BatchNormFunction = std::function<Tensor(
+    const Tensor& x, const Tensor& residual, const Tensor& running_mean, const Tensor& running_var,
+    const Tensor& weight, const Tensor& bias, const tarn::BatchNormOptions& options)>;
+
 /// (x - mean) / sqrt(var + eps) * weight + bias per channel, see tarn::batch_norm. x [N, C, ...].
 /// State: weight, bias, running_mean, running_var [C], num_batches_tracked (i64).
 class BatchNorm : public Module {
@@ -25,6 +32,9 @@ class BatchNorm : public Module {
   Tensor relu(const Tensor& x) { return run(x, {}, true); }
   Tensor add_relu(const Tensor& x, const Tensor& residual) { return run(x, residual, true); }
   std::string details() const override;
+  /// Lets another function than tarn::batch_norm_act do it wherever the batch's own statistics are
+  /// used: one that takes them over several ranks. An empty function restores the usual one.
+  void set_function(BatchNormFunction function) { function_ = std::move(function); }
 
   Parameter weight, bias;
   Buffer running_mean, running_var, num_batches_tracked;
@@ -37,6 +47,7 @@ class BatchNorm : public Module {
  private:
   Tensor run(const Tensor& x, const Tensor& residual, bool relu);
   Options options_;
+  BatchNormFunction function_;
 };
 
 /// x [N, C] or [N, C, L].
