@@ -36,6 +36,18 @@ std::vector<int64_t> RandomSampler::order(int64_t epoch) const {
   return shuffled(n_, seed_, epoch);
 }
 
+ShardSampler::ShardSampler(int64_t n, int64_t ranks, int64_t rank)
+    : n_(n), ranks_(ranks), rank_(rank) {
+  TARN_CHECK_AS(ValueError, rank >= 0 && rank < ranks,
+                "ShardSampler: rank must be in [0, ranks); got rank=", rank, ", ranks=", ranks);
+}
+
+std::vector<int64_t> ShardSampler::order(int64_t) const {
+  std::vector<int64_t> mine;
+  for (int64_t i = rank_; i < n_; i += ranks_) mine.push_back(i);
+  return mine;
+}
+
 DistributedSampler::DistributedSampler(int64_t n, const DistributedOptions& options)
     : n_(n), options_(options) {
   TARN_CHECK_AS(ValueError, options.rank >= 0 && options.rank < options.ranks,

@@ -39,6 +39,19 @@ class RandomSampler final : public Sampler {
   uint64_t seed_;
 };
 
+/// Rank r of R gets every R-th example from the r-th on, each example once: ranks may differ by
+/// one. For evaluation.
+class ShardSampler final : public Sampler {
+ public:
+  /// Throws ValueError unless 0 <= rank < ranks.
+  ShardSampler(int64_t n, int64_t ranks, int64_t rank);
+  int64_t size() const override { return (n_ - rank_ + ranks_ - 1) / ranks_; }
+  std::vector<int64_t> order(int64_t epoch) const override;
+
+ private:
+  int64_t n_, ranks_, rank_;
+};
+
 /// How DistributedSampler shares examples that cannot be divided evenly.
 struct DistributedOptions {
   int64_t ranks = 1, rank = 0;

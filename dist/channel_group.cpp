@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "tarn/dist/fault.h"
 #include "tarn/dist/point_to_point.h"
 
 namespace tarn::dist {
@@ -22,6 +23,7 @@ void Link::fail(const std::string& reason) {
     dead_ = reason;
   }
   channel_->close(reason);
+  recorder_.write(options_.name, rank_, size_, reason);
 }
 
 std::string Link::failed(const std::string& operation, const std::string& reason) {
@@ -41,13 +43,24 @@ class ChannelGroup::Job final : public Work {
     if (!about.empty()) name_ += " (" + about + ")";
   }
 
+  const std::string& name() const { return name_; }
+
   void run(Link& link, Collectives& collectives) {
     std::exception_ptr error;
     const auto start = Clock::now();
+    link.recorder().changed(sequence_, FlightRecorder::State::kRunning);
     try {
       link.guard(name_, [&] {
-        collectives.run(collective_, sequence_, Clock::now() + link.next_timeout());
+        maybe_fail(link.rank());
+        try {
+          collectives.run(collective_, sequence_, Clock::now() + link.next_timeout());
+        } catch (...) {
+          link.recorder().changed(sequence_,
+                                  FlightRecorder::State::kFailed);  // before it is written
+          throw;
+        }
       });
+      link.recorder().changed(sequence_, FlightRecorder::State::kDone);
     } catch (...) {
       error = std::current_exception();
     }
@@ -141,6 +154,7 @@ WorkPtr ChannelGroup::submit(Collective c) {
   {
     std::lock_guard lock(mutex_);
     job = std::make_shared<Job>(std::move(c), ++sequence_);
+    link_->recorder().queued(sequence_, job->name());
     queue_.push_back(job);
   }
   changed_.notify_one();

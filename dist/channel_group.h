@@ -15,6 +15,7 @@
 #include "tarn/dist/channel.h"
 #include "tarn/dist/collectives.h"
 #include "tarn/dist/group.h"
+#include "tarn/dist/recorder.h"
 
 namespace tarn::dist {
 
@@ -25,6 +26,8 @@ class Link {
       : channel_(std::move(channel)), rank_(rank), size_(size), options_(std::move(options)) {}
 
   Channel& channel() { return *channel_; }
+  FlightRecorder& recorder() { return recorder_; }
+  int rank() const { return rank_; }
   const GroupOptions& options() const { return options_; }
   /// Throws DistError if an earlier operation failed.
   void check_alive(const std::string& operation) const;
@@ -56,6 +59,7 @@ class Link {
   ChannelPtr channel_;
   int rank_, size_;
   GroupOptions options_;
+  FlightRecorder recorder_;
   std::atomic<bool> started_{false};
   mutable std::mutex mutex_;
   std::string dead_;  // why, once it is

@@ -126,7 +126,7 @@ class GlooChannel final : public Channel {
       : store_(std::move(store)), name_(std::move(name)), rank_(rank) {
     const auto deadline = Clock::now() + timeout;
     device_ = device_for(options);
-    exchange(*store_, "group " + name_, rank, size, "", timeout);
+    exchange(*store_, "gloo group " + name_, rank, size, "", timeout);
     context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
     // Gloo waits five times this long for a connection.
     context_->setTimeout(std::max(Millis(1000), time_left(deadline)) / 5);

@@ -11,7 +11,8 @@
 // ranks and in every run: values are combined in the order of ranks, ((r0 + r1) + r2) + ...,
 // whatever the sizes, the timing and the transport (Note [Rank order] in collectives.cpp).
 //
-// Transports: local_group.h (threads of one process), gloo_group.h (processes).
+// Transports: local_group.h (threads of one process), host_channel.h (processes of one host),
+// gloo_group.h (processes anywhere).
 #pragma once
 
 #include <memory>
@@ -62,7 +63,7 @@ class ProcessGroup {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
-  /// "gloo", "local".
+  /// "host", "gloo", "local".
   virtual const char* transport() const = 0;
 
   // ---- in place

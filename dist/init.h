@@ -12,7 +12,9 @@ namespace tarn::dist {
 
 struct InitOptions {
   GroupOptions group = {};
-  std::string transport = "auto";  ///< "auto" and "gloo" are the same in a world of several
+  /// "host": shared memory, where all ranks are processes of one host; "gloo": sockets; "auto":
+  /// host if it can be, else gloo. TARN_DIST_TRANSPORT wins over "auto".
+  std::string transport = "auto";
   /// Where the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT) or "file:///folder", which all
   /// ranks see and which is new for every run.
   std::string meet = "env://";

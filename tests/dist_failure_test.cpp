@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "tarn/core/views.h"
+#include "tarn/dist/fault.h"
 #include "tarn/dist/init.h"
+#include "tarn/dist/recorder.h"
 #include "tarn/dist/socket.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/temp_folder.h"
@@ -82,7 +84,7 @@ TEST(GroupInit, a_world_of_one_needs_no_launcher) {
   group->all_reduce(x)->wait();
   EXPECT_EQ(x.to_vector<double>(), std::vector<double>(3, 2.0));
   EXPECT_THROWS_WITH(init_process_group(Environment{}, {.transport = "mpi"}), ValueError,
-                     "transport must be auto or gloo; got \"mpi\"");
+                     "transport must be auto, host or gloo; got \"mpi\"");
   EXPECT_THROWS_WITH(make_store(Environment{}, {.meet = "tcp://x"}), ValueError,
                      "ranks meet at \"env://\" or \"file:///folder\"; got \"tcp://x\"");
 }
@@ -127,7 +129,7 @@ class Failure : public testing::TestWithParam<std::string> {
     if (GetParam() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "gloo"));
+INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "host", "gloo"));
 
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
@@ -242,6 +244,49 @@ TEST_P(Failure, an_exception_of_one_rank_reaches_the_caller) {
                      ValueError, "rank 2 has no data");
 }
 
+// ---- the flight recorder, faults on demand
+
+TEST(FlightRecorder, keeps_the_last_collectives_with_their_state) {
+  FlightRecorder recorder;
+  for (uint64_t i = 1; i <= FlightRecorder::kMost + 2; ++i) {
+    recorder.queued(i, "barrier #" + std::to_string(i));
+  }
+  recorder.changed(1, FlightRecorder::State::kDone);  // forgotten
+  recorder.changed(3, FlightRecorder::State::kFailed);
+  const std::string text = recorder.text();
+  EXPECT_EQ(text.rfind("3\tfailed\t0\t", 0), 0u) << text.substr(0, 100);
+  EXPECT_NE(text.find("\n1002\tqueued\t0\t0\tbarrier #1002\n"), std::string::npos);
+}
+
+TEST(FlightRecorder, is_written_when_a_group_dies) {
+  const tarn::test::TempFolder folder;
+  setenv("TARN_FLIGHT_DIR", folder.str().c_str(), 1);
+  errors_of("local", 2, [](ProcessGroup& g) {
+    g.barrier()->wait();
+    if (g.rank() == 0) throw DistError("enough");
+    g.all_reduce(zeros({3}))->wait();
+  });
+  unsetenv("TARN_FLIGHT_DIR");
+  const std::string text = tarn::test::slurp(folder / "flight-world-rank-1.txt");
+  expect_part(text, "group world, rank 1 of 2: all_reduce #2 ([3] f32, sum) on rank 1 of 2");
+  expect_part(text, "\n1\tdone\t");
+  expect_part(text, "\n2\tfailed\t");
+}
+
+TEST(Fault, is_read_from_text) {
+  const Fault f = parse_fault("rank=1 at=20 do=delay:500");
+  EXPECT_EQ(f.rank, 1);
+  EXPECT_EQ(f.at, 20);
+  EXPECT_EQ(f.kind, Fault::Kind::kDelay);
+  EXPECT_EQ(f.delay_ms, 500);
+  EXPECT_EQ(parse_fault("every=3 rank=0 do=hang").every, 3);
+  for (const char* wrong :
+       {"", "rank=1", "rank=1 at=2", "rank=1 at=2 do=fly", "rank=x at=2 do=kill",
+        "rank=1 at=2 every=3 do=kill", "at=2 do=kill", "rank=1 at=2 do=delay:"}) {
+    EXPECT_THROWS_WITH(parse_fault(wrong), ValueError, "TARN_FAULT must be like");
+  }
+}
+
 // ---- processes that die: this program again, as one rank
 
 // What a child does: joins, counts in, then follows TARN_TEST_MODE at the second all_reduce.
@@ -276,7 +321,7 @@ struct Death {
 };
 
 // Starts 3 ranks, of which number 1 fails, and returns what ranks 0 and 2 say.
-std::vector<Death> die(const std::string& mode, int timeout_ms) {
+std::vector<Death> die(const std::string& transport, const std::string& mode, int timeout_ms) {
   const tarn::test::TempFolder folder;
   const std::string port = std::to_string(free_port());
   std::vector<pid_t> children;
@@ -284,6 +329,7 @@ std::vector<Death> die(const std::string& mode, int timeout_ms) {
     std::vector<std::string> variables = {"TARN_TEST_MODE=" + mode,
                                           "TARN_TEST_TIMEOUT=" + std::to_string(timeout_ms),
                                           "TARN_TEST_OUT=" + (folder / "rank"),
+                                          "TARN_DIST_TRANSPORT=" + transport,
                                           "RANK=" + std::to_string(r),
                                           "WORLD_SIZE=3",
                                           "MASTER_ADDR=127.0.0.1",
@@ -316,21 +362,22 @@ std::vector<Death> die(const std::string& mode, int timeout_ms) {
   return deaths;
 }
 
-class DeadRank : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("kill", "exit"));
+class DeadRank : public Failure {};
+INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("host", "gloo"));
 
 TEST_P(DeadRank, ends_the_others_within_a_second_and_is_named) {
-  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
-  for (const Death& d : die(GetParam(), 20000)) {
-    EXPECT_LT(d.ms, 1000) << d.text;
-    expect_part(d.text, "all_reduce #2 ([100000] f32, sum) on rank ");
-    expect_part(d.text, "rank 1 closed its connection: it ended or was killed");
+  for (const char* mode : {"kill", "exit"}) {
+    for (const Death& d : die(GetParam(), mode, 20000)) {
+      EXPECT_LT(d.ms, 1000) << d.text;
+      expect_part(d.text, "all_reduce #2 ([100000] f32, sum) on rank ");
+      expect_part(d.text, "rank 1 ");
+      expect_part(d.text, ": it ended or was killed");
+    }
   }
 }
 
-TEST(HungRank, ends_the_others_at_the_limit_and_is_named) {
-  if (!gloo_available()) GTEST_SKIP() << "built without Gloo";
-  for (const Death& d : die("hang", 700)) {
+TEST_P(DeadRank, that_only_hangs_ends_the_others_at_the_limit) {
+  for (const Death& d : die(GetParam(), "hang", 700)) {
     EXPECT_GE(d.ms, 600) << d.text;
     EXPECT_LT(d.ms, 2500) << d.text;
     expect_part(d.text, "rank 1 did not answer within ");

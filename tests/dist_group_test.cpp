@@ -25,7 +25,7 @@ const std::vector<int64_t> kSizes = {0, 1, 3, 1001, 40013};
 
 class Group : public test::OnRanks {};
 INSTANTIATE_TEST_SUITE_P(All, Group,
-                         testing::Combine(testing::Values("local", "gloo"),
+                         testing::Combine(testing::Values("local", "host", "gloo"),
                                           testing::Values(1, 2, 3, 4)),
                          test::ranks_name);
 

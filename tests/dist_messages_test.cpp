@@ -9,7 +9,7 @@ using test::bits;
 
 class Messages : public test::OnRanks {};
 INSTANTIATE_TEST_SUITE_P(All, Messages,
-                         testing::Combine(testing::Values("local", "gloo"),
+                         testing::Combine(testing::Values("local", "host", "gloo"),
                                           testing::Values(1, 2, 3, 4)),
                          test::ranks_name);
 

@@ -15,6 +15,7 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/dist/gloo_group.h"
+#include "tarn/dist/host_channel.h"
 #include "tarn/dist/local_group.h"
 #include "tarn/dist/store.h"
 
@@ -26,8 +27,9 @@ inline GroupOptions quick(Millis timeout = Millis(20000)) {
   return {.name = "world", .timeout = timeout, .start_timeout = timeout};
 }
 
-/// As run_local, but over Gloo's sockets.
-inline void run_gloo(int size, const Body& body, const GroupOptions& options) {
+/// As run_local, but over Gloo's sockets or the memory of one host.
+inline void run_met(const std::string& transport, int size, const Body& body,
+                    const GroupOptions& options) {
   const auto store = std::make_shared<MemoryStore>();
   std::mutex mutex;
   std::exception_ptr first;
@@ -36,7 +38,8 @@ inline void run_gloo(int size, const Body& body, const GroupOptions& options) {
     threads.emplace_back([&, r] {
       std::shared_ptr<ProcessGroup> group;
       try {
-        group = make_gloo_group(store, r, size, {.group = options});
+        group = transport == "gloo" ? make_gloo_group(store, r, size, {.group = options})
+                                    : make_host_group(store, r, size, options);
         body(*group);
       } catch (const std::exception& error) {
         {
@@ -51,13 +54,13 @@ inline void run_gloo(int size, const Body& body, const GroupOptions& options) {
   if (first) std::rethrow_exception(first);
 }
 
-/// Runs body on `size` ranks of "local" or "gloo".
+/// Runs body on `size` ranks of "local", "host" or "gloo".
 inline void run_ranks(const std::string& transport, int size, const Body& body,
                       const GroupOptions& options = quick()) {
-  if (transport == "gloo") {
-    run_gloo(size, body, options);
-  } else {
+  if (transport == "local") {
     run_local(size, body, options);
+  } else {
+    run_met(transport, size, body, options);
   }
 }
 

@@ -1,0 +1,84 @@
+// ddp.h - DistributedDataParallel: one replica per rank, gradients averaged during backward.
+//
+//   auto group = init_process_group();
+//   Net net;
+//   DistributedDataParallel ddp(net, *group);
+//   for (...) {
+//     optimizer.zero_grad();
+//     loss_of(net(x), target).backward();   // gradients are now the average over the ranks
+//     optimizer.step();                     // and so all replicas stay equal, bit for bit
+//   }
+//
+// The module is used as before, under its own names: ddp works through hooks.
+#pragma once
+
+#include <memory>
+
+#include "tarn/dist/group.h"
+#include "tarn/dist/reducer.h"
+#include "tarn/nn/module.h"
+
+namespace tarn::dist {
+
+struct DdpOptions {
+  double bucket_cap_mb = 25, first_bucket_mb = 1;
+  /// Parameters may go without a gradient in a backward, on some or all ranks. Those that no rank
+  /// used keep none. Costs a small collective per backward.
+  bool find_unused_parameters = false;
+  bool broadcast_buffers = true;  ///< rank 0's, before each forward in training
+  bool overlap = true;            ///< communicate during backward
+  int64_t check_every = 0;        ///< steps between checks that the replicas are equal; 0: never
+};
+
+/// Works with frozen and shared parameters, several forwards before a backward, recomputation and
+/// gradient accumulation. Every rank runs the same number of backwards. Not thread-safe.
+class DistributedDataParallel {
+ public:
+  /// All ranks call it. Throws ValueError, on all ranks, that names the first parameter or buffer
+  /// which differs in name, size or dtype; then gives everyone rank 0's values. module and group
+  /// outlive it.
+  DistributedDataParallel(nn::Module& module, ProcessGroup& group, DdpOptions options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+
+  Tensor operator()(const Tensor& x) { return module_(x); }
+  nn::Module& module() { return module_; }
+  ProcessGroup& group() { return group_; }
+
+  /// While the guard lives, backward only adds up on this rank; the first one after it sends all.
+  class NoSync {
+   public:
+    explicit NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.sync()) {
+      reducer_.set_sync(false);
+    }
+    ~NoSync() { reducer_.set_sync(before_); }
+    NoSync(const NoSync&) = delete;
+
+   private:
+    Reducer& reducer_;
+    bool before_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
+
+  /// Replaces the average of buckets by another way to it (compression). Same on all ranks.
+  void register_comm_hook(CommHook hook) { reducer_.set_comm_hook(std::move(hook)); }
+  /// Of the last backward.
+  const ReducerStats& stats() const { return reducer_.stats(); }
+  /// Throws DistError that names the first tensor in which the replicas differ.
+  void check_replicas();
+
+ private:
+  void before_forward();
+
+  nn::Module& module_;
+  ProcessGroup& group_;
+  DdpOptions options_;
+  std::vector<Tensor> buffers_;
+  Reducer reducer_;
+  int64_t hook_ = 0, steps_ = 0;
+};
+
+/// Buckets travel as bf16 or f16: half the bytes, rounded once on each side; sums in f32.
+CommHook compress_hook(DType dtype);
+
+}  // namespace tarn::dist

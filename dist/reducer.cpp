@@ -1,0 +1,215 @@
+// reducer.cpp - buckets of gradients, averaged while backward goes on.
+#include "tarn/dist/reducer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tarn/autograd/engine.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+
+namespace tarn::dist {
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+// A dense tensor over part of a bucket. Not made as a view: gradients are written in place.
+Tensor part_of(const Tensor& flat, int64_t offset, const Shape& sizes) {
+  return Tensor(flat.storage(), sizes, contiguous_strides(sizes), flat.storage_offset() + offset,
+                flat.dtype());
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
+  return text;
+}
+
+}  // namespace
+
+Reducer::Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptions options)
+    : group_(group), options_(options) {
+  TARN_CHECK_AS(ValueError, options_.bucket_cap_mb > 0 && options_.first_bucket_mb > 0,
+                "ddp: bucket sizes must be above 0 MiB; got bucket_cap_mb=", options_.bucket_cap_mb,
+                ", first_bucket_mb=", options_.first_bucket_mb);
+  comm_hook_ = [](ProcessGroup& g, GradBucket& bucket) {
+    return g.all_reduce(bucket.flat, ReduceOp::kAvg);
+  };
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.requires_grad()) params_.push_back({name, tensor, 0, 0, {}, false});
+  }
+  TARN_CHECK_AS(ValueError, !params_.empty(), "ddp: no parameter requires a gradient");
+  std::vector<size_t> order;
+  for (size_t i = params_.size(); i-- > 0;) order.push_back(i);
+  build(order);
+  for (size_t i = 0; i < params_.size(); ++i) {
+    params_[i].hook = params_[i].tensor.register_post_accumulate_grad_hook(
+        [this, i](const Tensor&) { arrived(i); });
+  }
+}
+
+Reducer::~Reducer() {
+  for (const Param& p : params_) p.tensor.remove_hook(p.hook);
+}
+
+// Fills buckets in this order; a dtype has buckets of its own.
+void Reducer::build(const std::vector<size_t>& order) {
+  struct Open {
+    DType dtype;
+    size_t bucket;
+    int64_t bytes;
+  };
+  std::vector<Open> open;
+  buckets_.clear();
+  for (size_t i : order) {
+    const Tensor& t = params_[i].tensor;
+    const int64_t bytes = t.numel() * item_size(t.dtype());
+    auto at =
+        std::find_if(open.begin(), open.end(), [&](const Open& o) { return o.dtype == t.dtype(); });
+    if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0});
+    const bool first = at->bucket == 0;
+    const double cap = (first ? options_.first_bucket_mb : options_.bucket_cap_mb) * kMiB;
+    if (at->bucket == SIZE_MAX || (at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap)) {
+      *at = {t.dtype(), buckets_.size(), 0};
+      buckets_.push_back({});
+    }
+    at->bytes += bytes;
+    params_[i].bucket = at->bucket;
+    buckets_[at->bucket].params.push_back(i);
+  }
+  for (Bucket& b : buckets_) {
+    int64_t numel = 0;
+    for (size_t i : b.params) numel += params_[i].tensor.numel();
+    b.flat = empty({numel}, {.dtype = params_[b.params[0]].tensor.dtype(),
+                             .device = params_[b.params[0]].tensor.device()});
+    int64_t offset = 0;
+    for (size_t i : b.params) {
+      params_[i].view = part_of(b.flat, offset, params_[i].tensor.sizes());
+      offset += params_[i].tensor.numel();
+    }
+  }
+}
+
+// Once, in the order in which rank 0's gradients came. Gradients in the old buckets stay there
+// until they are dropped or the next backward adds to them.
+void Reducer::rebuild() {
+  rebuilt_ = true;
+  if (options_.find_unused_parameters || arrival_.size() != params_.size()) return;
+  const Tensor order = empty({static_cast<int64_t>(arrival_.size())}, {.dtype = DType::kI64});
+  std::copy(arrival_.begin(), arrival_.end(), order.data<int64_t>());
+  group_.broadcast(order, 0)->wait();
+  const int64_t* agreed = order.data<int64_t>();
+  build({agreed, agreed + arrival_.size()});
+}
+
+void Reducer::begin() {
+  on_backward_end([this] { end(); });
+  phase_ = sync_ ? Phase::kReducing : Phase::kLocal;
+  next_ = 0;
+  for (Param& p : params_) p.ready = false;
+  for (Bucket& b : buckets_) {
+    b.pending = b.params.size();
+    b.work.reset();
+  }
+  arrival_.clear();
+}
+
+void Reducer::arrived(size_t index) {
+  // A backward that threw leaves a phase behind: its parameters would be ready twice.
+  if (phase_ == Phase::kIdle || params_[index].ready) begin();
+  if (phase_ == Phase::kLocal) return;
+  Param& p = params_[index];
+  p.ready = true;
+  if (!rebuilt_) arrival_.push_back(index);
+  take_gradient(p);
+  --buckets_[p.bucket].pending;
+  if (options_.overlap) launch_ready();
+}
+
+// The gradient becomes its part of the bucket.
+void Reducer::take_gradient(Param& p) {
+  const Tensor grad = p.tensor.grad();
+  if (grad.is_same(p.view)) return;
+  raw::copy_(p.view, grad);
+  p.tensor.set_grad(p.view);
+}
+
+void Reducer::launch_ready() {
+  for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
+    launch(buckets_[next_], next_ + 1 == buckets_.size());
+  }
+}
+
+void Reducer::launch(Bucket& b, bool last) {
+  GradBucket bucket{b.flat, static_cast<int>(&b - buckets_.data()), last, {}};
+  for (size_t i : b.params) bucket.params.push_back(params_[i].tensor);
+  b.work = comm_hook_(group_, bucket);
+}
+
+// Which parameters got a gradient on any rank, as one byte each.
+Tensor Reducer::agree_on_use() {
+  const Tensor used = empty({static_cast<int64_t>(params_.size())}, {.dtype = DType::kU8});
+  for (size_t i = 0; i < params_.size(); ++i) used.data<uint8_t>()[i] = params_[i].ready;
+  group_.all_reduce(used, ReduceOp::kMax)->wait();
+  return used;
+}
+
+// Parameters without a gradient: zeros in the average, or an error that names them.
+void Reducer::handle_missing() {
+  std::vector<std::string> names;
+  for (Param& p : params_) {
+    if (p.ready) continue;
+    names.push_back(p.name);
+    if (!options_.find_unused_parameters) continue;
+    const Tensor grad = p.tensor.grad();
+    // What earlier backwards added on this rank goes into the average as well.
+    if (!grad.defined()) {
+      raw::fill_(p.view, 0);
+    } else if (!grad.is_same(p.view)) {
+      raw::copy_(p.view, grad);
+    }
+    --buckets_[p.bucket].pending;
+  }
+  if (names.empty() || options_.find_unused_parameters) return;
+  const std::string text = "ddp: " + std::to_string(names.size()) + " of " +
+                           std::to_string(params_.size()) +
+                           " parameters got no gradient in this backward on rank " +
+                           std::to_string(group_.rank()) + ": " + names_text(names) +
+                           "; leave them out of the model, freeze them, or set "
+                           "find_unused_parameters";
+  group_.abort(text);  // the others wait for buckets that will not come
+  throw DistError(text);
+}
+
+void Reducer::end() {
+  const Phase phase = std::exchange(phase_, Phase::kIdle);
+  if (phase != Phase::kReducing) return;
+  handle_missing();
+  launch_ready();
+  finish();
+  if (!rebuilt_) rebuild();
+}
+
+void Reducer::finish() {
+  const auto start = Clock::now();
+  stats_ = {.buckets = buckets()};
+  for (Bucket& b : buckets_) {
+    b.work->wait();
+    stats_.bytes += b.flat.numel() * item_size(b.flat.dtype());
+    stats_.comm_seconds += b.work->seconds();
+    b.work.reset();
+  }
+  stats_.wait_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (!options_.find_unused_parameters) return;
+  const Tensor used = agree_on_use();
+  for (size_t i = 0; i < params_.size(); ++i) {
+    Param& p = params_[i];
+    // Nobody used it: absent stays absent, so that optimizers leave it alone.
+    if (!p.ready && (used.data<uint8_t>()[i] || p.tensor.grad().defined()))
+      p.tensor.set_grad(p.view);
+  }
+}
+
+}  // namespace tarn::dist

@@ -1,0 +1,108 @@
+// reducer.h - Reducer: gradients gathered into buckets and averaged while backward goes on.
+//
+// Each parameter's gradient is a view into a flat bucket. When a bucket's last gradient has arrived
+// it is sent, always in the order of buckets, so that all ranks call the same collectives whatever
+// order their gradients come in. The end of backward waits for what is still under way.
+//
+// Buckets start in the reverse order of registration, which is about the order of arrival; after
+// the first backward they are rebuilt in the order that rank 0 saw. The first bucket is small, so
+// that communication starts early. Which bucket a gradient is in changes no bit of it (Note [Rank
+// order]).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tarn/core/tensor_dict.h"
+#include "tarn/dist/group.h"
+
+namespace tarn::dist {
+
+/// A bucket that is about to be sent.
+struct GradBucket {
+  Tensor flat;  ///< [n], of this rank; the hook's work leaves the average of all ranks here
+  int index = 0;
+  bool last = false;           ///< of this backward
+  std::vector<Tensor> params;  ///< whose gradients it holds, one after another
+};
+
+/// Starts what averages a bucket over the ranks, e.g. group.all_reduce(bucket.flat, kAvg).
+using CommHook = std::function<WorkPtr(ProcessGroup& group, GradBucket& bucket)>;
+
+struct ReducerOptions {
+  double bucket_cap_mb = 25, first_bucket_mb = 1;
+  bool find_unused_parameters = false;
+  bool overlap = true;  ///< false: send at the end of backward (for measuring; same bits)
+};
+
+/// What the last backward that synchronised did.
+struct ReducerStats {
+  int buckets = 0;
+  int64_t bytes = 0;
+  double comm_seconds = 0;  ///< in the transport, all buckets together
+  double wait_seconds = 0;  ///< of that, after backward had nothing left to compute
+  /// Share of the communication that was hidden behind backward.
+  double hidden() const { return comm_seconds > 0 ? 1 - wait_seconds / comm_seconds : 1; }
+};
+
+/// Not thread-safe; backward runs in the thread that owns it.
+class Reducer {
+ public:
+  /// Hooks itself to the parameters that require a gradient. They outlive it.
+  Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptions options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// While false, gradients only add up on this rank. Decided when a backward's first gradient
+  /// comes.
+  void set_sync(bool on) { sync_ = on; }
+  bool sync() const { return sync_; }
+  void set_comm_hook(CommHook hook) { comm_hook_ = std::move(hook); }
+  const ReducerStats& stats() const { return stats_; }
+  int buckets() const { return static_cast<int>(buckets_.size()); }
+
+ private:
+  struct Param {
+    std::string name;
+    Tensor tensor;
+    int64_t hook = 0;
+    size_t bucket = 0;
+    Tensor view;         // its part of the bucket
+    bool ready = false;  // in this backward
+  };
+  struct Bucket {
+    Tensor flat;
+    std::vector<size_t> params;
+    size_t pending = 0;
+    WorkPtr work;
+  };
+
+  void build(const std::vector<size_t>& order);
+  void rebuild();
+  void begin();
+  void arrived(size_t index);
+  void take_gradient(Param& p);
+  void launch_ready();
+  void launch(Bucket& bucket, bool last);
+  void end();
+  void finish();
+  void handle_missing();
+  Tensor agree_on_use();
+
+  ProcessGroup& group_;
+  ReducerOptions options_;
+  CommHook comm_hook_;
+  std::vector<Param> params_;
+  std::vector<Bucket> buckets_;
+  std::vector<size_t> arrival_;  // order of the first backward
+  size_t next_ = 0;              // bucket to be launched
+  bool sync_ = true, rebuilt_ = false;
+  enum class Phase { kIdle, kLocal, kReducing } phase_ = Phase::kIdle;
+  uint64_t pass_ = 0;  // counts backwards, to know leftovers of one that threw
+  ReducerStats stats_;
+};
+
+}  // namespace tarn::dist
