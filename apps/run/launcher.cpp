@@ -1,0 +1,300 @@
+// launcher.cpp - starts the ranks of this host, watches them, and ends them together.
+#include "tarn/apps/run/launcher.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tarn/apps/common/file.h"
+#include "tarn/apps/common/text.h"
+#include "tarn/apps/run/flight.h"
+#include "tarn/dist/socket.h"
+
+extern char** environ;
+
+namespace tarn::apps {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kDefaultPort = 29500;
+// Ranks that lost another end by themselves, with an error that says so; they get this long.
+constexpr std::chrono::seconds kOwnEnd{2};
+constexpr int kTailLines = 15;
+
+int exit_code(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string status_text(int status) {
+  if (!WIFSIGNALED(status)) return "exit code " + std::to_string(WEXITSTATUS(status));
+  const int number = WTERMSIG(status);
+  return "signal " + std::to_string(number) + " (" + strsignal(number) + ")";
+}
+
+fs::path temporary_folder() {
+  std::string pattern = (fs::temp_directory_path() / "tarn-run-XXXXXX").string();
+  if (!::mkdtemp(pattern.data())) {
+    throw std::runtime_error("cannot make a folder in " + fs::temp_directory_path().string() +
+                             ": " + std::strerror(errno));
+  }
+  return pattern;
+}
+
+// In the child, between fork and exec: only calls that are safe there.
+[[noreturn]] void become(const char* program, char* const* arguments, char* const* variables,
+                         const char* log, const sigset_t& mask, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);  // tarn-run ended meanwhile
+  const int null = ::open("/dev/null", O_RDONLY);
+  ::dup2(null, STDIN_FILENO);
+  if (log[0] != '\0') {
+    const int out = ::open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (out < 0) ::_exit(127);
+    ::dup2(out, STDOUT_FILENO);
+    ::dup2(out, STDERR_FILENO);
+    ::close(out);
+  }
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::execve(program, arguments, variables);
+  const char* why = std::strerror(errno);
+  [[maybe_unused]] ssize_t n = ::write(STDERR_FILENO, "tarn-run: cannot run the program: ", 34);
+  n = ::write(STDERR_FILENO, why, std::strlen(why));
+  n = ::write(STDERR_FILENO, "\n", 1);
+  ::_exit(127);
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (std::string& t : texts) out.push_back(t.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+}  // namespace
+
+int cores_here() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+std::string tail(const fs::path& path, int lines) {
+  constexpr std::streamoff kMost = 8192;
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return "";
+  const std::streamoff size = in.tellg();
+  in.seekg(std::max<std::streamoff>(0, size - kMost));
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  size_t at = text.size();
+  for (int i = 0; i < lines && at != std::string::npos && at > 0; ++i)
+    at = text.rfind('\n', at - 1);
+  if (at != std::string::npos && at > 0 && at < text.size()) text.erase(0, at + 1);
+  return text;
+}
+
+Launcher::Launcher(RunSettings settings)
+    : settings_(std::move(settings)),
+      program_(find_program(settings_.command.at(0))),
+      local_size_(local_ranks(settings_)),
+      temporary_logs_(settings_.log_dir.empty()) {
+  if (temporary_logs_) {
+    logs_ = temporary_folder();
+  } else {
+    logs_ = settings_.log_dir;
+    make_folder(logs_);
+  }
+  sigemptyset(&watched_);
+  for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&watched_, number);
+  ::sigprocmask(SIG_BLOCK, &watched_, &before_);
+}
+
+Launcher::~Launcher() {
+  signal_all(SIGKILL);
+  for (Rank& r : ranks_) {
+    if (r.pid != 0) ::waitpid(r.pid, nullptr, 0);
+  }
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::vector<std::string> Launcher::variables(int local_rank, int port, int attempt) const {
+  const int64_t rank = settings_.node_rank * local_size_ + local_rank;
+  std::vector<std::pair<std::string, std::string>> set = {
+      {"RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(settings_.nodes * local_size_)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(local_size_)},
+      {"GROUP_RANK", std::to_string(settings_.node_rank)},
+      {"MASTER_ADDR", settings_.master_addr},
+      {"MASTER_PORT", std::to_string(port)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(settings_.max_restarts)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TARN_FLIGHT_DIR", fs::absolute(logs_).string()}};
+  if (!std::getenv("OMP_NUM_THREADS")) {
+    set.emplace_back("OMP_NUM_THREADS", std::to_string(std::max(1, cores_here() / local_size_)));
+  }
+  std::vector<std::string> all;
+  for (char** e = environ; *e; ++e) {
+    const std::string entry = *e, name = entry.substr(0, entry.find('='));
+    const bool replaced =
+        std::any_of(set.begin(), set.end(), [&](const auto& pair) { return pair.first == name; });
+    if (!replaced) all.push_back(entry);
+  }
+  for (const auto& [name, value] : set) all.push_back(name + "=" + value);
+  return all;
+}
+
+pid_t Launcher::start_rank(const Rank& rank, const std::vector<std::string>& environment) {
+  std::vector<std::string> command = settings_.command, variables = environment;
+  const auto arguments = pointers(command), values = pointers(variables);
+  const std::string log = rank.log.string();
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) throw std::runtime_error(std::string("cannot start a rank: ") + strerror(errno));
+  if (child == 0) {
+    become(program_.c_str(), arguments.data(), values.data(), log.c_str(), before_, parent);
+  }
+  ::setpgid(child, child);  // in both: whoever comes first
+  return child;
+}
+
+void Launcher::start(int attempt) {
+  const bool one_host = settings_.nodes == 1;
+  const int port = settings_.master_port ? static_cast<int>(*settings_.master_port)
+                   : one_host            ? dist::free_port()
+                                         : kDefaultPort;
+  for (const auto& entry : fs::directory_iterator(logs_)) {
+    // Of an earlier attempt, or an earlier run with the same --log-dir.
+    if (entry.path().filename().string().starts_with("flight-")) fs::remove(entry.path());
+  }
+  ranks_.assign(static_cast<size_t>(local_size_), {});
+  failures_ = 0;
+  for (int i = 0; i < local_size_; ++i) {
+    Rank& r = ranks_[static_cast<size_t>(i)];
+    r.rank = static_cast<int>(settings_.node_rank) * local_size_ + i;
+    const std::string again = attempt > 0 ? ".restart-" + std::to_string(attempt) : "";
+    if (r.rank != 0) r.log = logs_ / ("rank-" + std::to_string(r.rank) + again + ".log");
+    r.pid = start_rank(r, variables(i, port, attempt));
+  }
+}
+
+int Launcher::running() const {
+  return static_cast<int>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.pid != 0; }));
+}
+
+void Launcher::signal_all(int number) {
+  for (const Rank& r : ranks_) {
+    if (r.pid != 0) ::kill(-r.pid, number);
+  }
+}
+
+void Launcher::reap() {
+  std::vector<Rank*> ended;
+  for (Rank& r : ranks_) {
+    if (r.pid == 0 || ::waitpid(r.pid, &r.status, WNOHANG) != r.pid) continue;
+    ::kill(-r.pid, SIGKILL);  // what the rank started and left behind
+    r.pid = 0;
+    if (r.failed()) ended.push_back(&r);
+  }
+  // Of those that ended between two looks, one that was killed is the cause, not the consequence.
+  std::stable_sort(ended.begin(), ended.end(), [](const Rank* a, const Rank* b) {
+    return WIFSIGNALED(a->status) > WIFSIGNALED(b->status);
+  });
+  for (Rank* r : ended) r->order = failures_++;
+}
+
+// Until all ranks have ended. After a failure or a signal, those that stay are asked, then killed.
+void Launcher::supervise() {
+  using std::chrono::duration;
+  const auto grace = std::chrono::duration_cast<Clock::duration>(duration<double>(settings_.grace));
+  const double whole = std::floor(settings_.monitor_interval);
+  const timespec pause{static_cast<time_t>(whole),
+                       static_cast<long>((settings_.monitor_interval - whole) * 1e9)};
+  Clock::time_point ask = Clock::time_point::max(), kill = ask;
+  while (running() > 0) {
+    const int number = ::sigtimedwait(&watched_, nullptr, &pause);
+    const auto now = Clock::now();
+    if (number > 0 && number != SIGCHLD) {
+      // The first signal lets programs save and end; a second one is for impatience.
+      signal_all(signal_ == 0 ? number : SIGKILL);
+      signal_ = number;
+      kill = std::min(kill, now + std::max(grace, Clock::duration(std::chrono::seconds(30))));
+    }
+    reap();
+    if (failures_ > 0 && ask == Clock::time_point::max()) ask = now + kOwnEnd;
+    if (now >= ask && ask != Clock::time_point::min()) {
+      signal_all(SIGTERM);
+      ask = Clock::time_point::min();
+      kill = std::min(kill, now + grace);
+    }
+    if (now >= kill) signal_all(SIGKILL);
+  }
+}
+
+const Launcher::Rank* Launcher::first_failure() const {
+  for (const Rank& r : ranks_) {
+    if (r.order == 0) return &r;
+  }
+  return nullptr;
+}
+
+void Launcher::report(const Rank& first) const {
+  std::fflush(stdout);
+  const auto name = [](const Rank& r) { return "rank " + std::to_string(r.rank); };
+  for (int i = failures_ - 1; i > 0; --i) {
+    for (const Rank& r : ranks_) {
+      if (r.order != i) continue;
+      std::fprintf(stderr, "tarn-run: %s ended after it with %s%s\n", name(r).c_str(),
+                   status_text(r.status).c_str(),
+                   r.log.empty() ? "" : (", log " + r.log.string()).c_str());
+    }
+  }
+  std::vector<int> numbers;
+  for (const Rank& r : ranks_) numbers.push_back(r.rank);
+  const std::string flight = flight_summary(logs_, numbers);
+  if (!flight.empty()) {
+    std::fprintf(stderr, "tarn-run: the last collectives:\n%s", flight.c_str());
+  }
+  if (first.log.empty()) {
+    std::fprintf(stderr, "tarn-run: what rank 0 printed stands above\n");
+  } else {
+    std::fprintf(stderr, "tarn-run: the end of %s:\n", first.log.c_str());
+    const std::string text = tail(first.log, kTailLines);
+    std::fprintf(stderr, "%s\n", text.empty() ? "(empty)" : text.c_str());
+  }
+  std::fprintf(stderr, "tarn-run: error: %s failed first, with %s\n", name(first).c_str(),
+               status_text(first.status).c_str());
+}
+
+int Launcher::run() {
+  for (int attempt = 0;; ++attempt) {
+    start(attempt);
+    supervise();
+    const Rank* first = first_failure();
+    if (!first) {
+      if (temporary_logs_) fs::remove_all(logs_);
+      return 0;
+    }
+    const bool again = attempt < settings_.max_restarts && signal_ == 0;
+    report(*first);
+    if (!again) return exit_code(first->status);
+    std::fprintf(stderr, "tarn-run: starting all ranks anew (%d of %lld)\n", attempt + 1,
+                 static_cast<long long>(settings_.max_restarts));
+  }
+}
+
+}  // namespace tarn::apps

@@ -1,0 +1,68 @@
+// launcher.h - starts the ranks of this host, watches them, and ends them together.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include "tarn/apps/run/settings.h"
+
+namespace tarn::apps {
+
+/// Cores this process may use.
+int cores_here();
+
+/// The last lines of a file, at most `lines` and a few KiB.
+std::string tail(const std::filesystem::path& path, int lines);
+
+/// Rank 0 prints to this terminal; the output of every other rank goes to a file of its own. Each
+/// rank leads a process group, so that what it starts ends with it; if tarn-run is killed, the
+/// kernel ends the ranks.
+class Launcher {
+ public:
+  explicit Launcher(RunSettings settings);
+  /// Kills what still runs.
+  ~Launcher();
+  Launcher(const Launcher&) = delete;
+
+  /// Runs all ranks to their end, with restarts. Returns 0, or the exit code of the rank that
+  /// failed first (128 + signal if one killed it), which it reports on standard error.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Rank {
+    int rank = 0;
+    pid_t pid = 0;  // 0 once it has ended
+    int status = 0;
+    int order = -1;  // in which the ranks failed
+    std::filesystem::path log;
+    bool failed() const { return pid == 0 && status != 0; }
+  };
+
+  void start(int attempt);
+  pid_t start_rank(const Rank& rank, const std::vector<std::string>& variables);
+  std::vector<std::string> variables(int local_rank, int port, int attempt) const;
+  void supervise();
+  void reap();
+  void signal_all(int number);
+  int running() const;
+  const Rank* first_failure() const;
+  void report(const Rank& rank) const;
+
+  RunSettings settings_;
+  std::string program_;
+  int local_size_;
+  std::filesystem::path logs_;
+  bool temporary_logs_;
+  std::vector<Rank> ranks_;
+  sigset_t watched_{}, before_{};
+  int signal_ = 0;  // that tarn-run got and passed on
+  int failures_ = 0;
+};
+
+}  // namespace tarn::apps

@@ -1,0 +1,218 @@
+// apps_run_test.cpp - tarn-run: what ranks are told, what is printed, how failures end.
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tarn/apps/run/flight.h"
+#include "tarn/apps/run/launcher.h"
+#include "tarn/apps/run/settings.h"
+#include "tarn/tests/temp_folder.h"
+#include "tarn/tests/tests_throws.h"
+
+namespace tarn::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::seconds;
+
+class Run : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(TARN_BINARY_DIR "/bin/tarn-run")) GTEST_SKIP() << "without apps";
+  }
+  // Runs "tarn-run FLAGS sh -c SCRIPT" with its output in files; returns the exit code.
+  int run(const std::string& flags, const std::string& script, const std::string& before = "") {
+    const std::string command = "cd " + folder.str() + " && " + before +
+                                " exec " TARN_BINARY_DIR "/bin/tarn-run " + flags + " sh -c '" +
+                                script + "' >out 2>err";
+    const int status = std::system(("sh -c '" + replace(command) + "'").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Single quotes within single quotes.
+  static std::string replace(std::string text) {
+    for (size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4) {
+      text.replace(at, 1, "'\\''");
+    }
+    return text;
+  }
+  std::string file(const std::string& name) { return test::slurp(folder / name); }
+  std::string wait_for_file(const std::string& name) {
+    for (int i = 0; i < 1000 && file(name).empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return file(name);
+  }
+  static void expect_part(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
+  }
+  test::TempFolder folder;
+};
+
+TEST_F(Run, ranks_are_told_who_they_are) {
+  const std::string show =
+      "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $OMP_NUM_THREADS >r$RANK";
+  ASSERT_EQ(run("--nproc 2", show, "unset OMP_NUM_THREADS;"), 0) << file("err");
+  const std::string share = std::to_string(std::max(1, cores_here() / 2));
+  EXPECT_EQ(file("r0"), "0 2 0 2 127.0.0.1 " + share + "\n");
+  EXPECT_EQ(file("r1"), "1 2 1 2 127.0.0.1 " + share + "\n");
+  // Host 1 of 2, with a number of threads of the user's own.
+  ASSERT_EQ(run("--nnodes=2 --node_rank 1 --master-addr h0 --nproc-per-node 2 --master-port 1234",
+                show + "; echo $MASTER_PORT >>r$RANK", "OMP_NUM_THREADS=5"),
+            0);
+  EXPECT_EQ(file("r2"), "2 4 0 2 h0 5\n1234\n");
+  EXPECT_EQ(file("r3"), "3 4 1 2 h0 5\n1234\n");
+}
+
+TEST_F(Run, rank_0_prints_and_the_others_log) {
+  ASSERT_EQ(run("--nproc 3 --log-dir logs", "echo out of $RANK; echo err of $RANK >&2"), 0);
+  EXPECT_EQ(file("out"), "out of 0\n");
+  EXPECT_EQ(file("err"), "err of 0\n");
+  EXPECT_EQ(file("logs/rank-1.log"), "out of 1\nerr of 1\n");
+  EXPECT_EQ(file("logs/rank-2.log"), "out of 2\nerr of 2\n");
+}
+
+TEST_F(Run, the_first_failure_is_shown_last) {
+  EXPECT_EQ(run("--nproc 3 --log-dir logs",
+                "echo I am $RANK; test $RANK = 1 && exit 7; sleep 0.4; exit 3"),
+            7);
+  const std::string err = file("err");
+  expect_part(err, "tarn-run: rank 2 ended after it with exit code 3, log logs/rank-2.log\n");
+  EXPECT_TRUE(
+      err.ends_with("tarn-run: the end of logs/rank-1.log:\nI am 1\n"
+                    "tarn-run: error: rank 1 failed first, with exit code 7\n"))
+      << err;
+}
+
+TEST_F(Run, a_killed_rank_is_named_with_its_signal) {
+  EXPECT_EQ(run("--nproc 2 --log-dir logs", "test $RANK = 1 && kill -9 $$; sleep 0.3"), 128 + 9);
+  expect_part(file("err"), "error: rank 1 failed first, with signal 9 (Killed)");
+  EXPECT_EQ(run("--nproc 2 --log-dir logs", "test $RANK = 0 && exit 4; sleep 0.1"), 4);
+  expect_part(file("err"), "what rank 0 printed stands above\n");
+}
+
+TEST_F(Run, ranks_that_go_on_after_a_failure_are_ended) {
+  const auto start = Clock::now();
+  EXPECT_EQ(run("--nproc 3 --log-dir logs --grace 0.2",
+                "test $RANK = 0 && exit 9; test $RANK = 1 && trap \"\" TERM;"
+                "echo $$ >pid$RANK; while :; do sleep 0.1; done"),
+            9);
+  EXPECT_LT(Clock::now() - start, seconds(10));
+  for (const char* name : {"pid1", "pid2"}) EXPECT_NE(kill(std::stoi(file(name)), 0), 0) << name;
+}
+
+TEST_F(Run, what_a_rank_left_running_ends_with_it) {
+  ASSERT_EQ(run("--nproc 1", "sleep 100 & echo $! >pid"), 0);
+  const pid_t orphan = std::stoi(file("pid"));
+  for (int i = 0; i < 200 && kill(orphan, 0) == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // A zombie of another parent counts as ended.
+  const std::string status = test::slurp("/proc/" + std::to_string(orphan) + "/status");
+  EXPECT_TRUE(status.empty() || status.find("State:\tZ") != std::string::npos) << status;
+}
+
+TEST_F(Run, restarts_go_on_until_one_succeeds) {
+  const std::string script =
+      "echo $RANK try $TORCHELASTIC_RESTART_COUNT;"
+      "test $TORCHELASTIC_RESTART_COUNT = 2 || exit 5";
+  EXPECT_EQ(run("--nproc 1 --max-restarts 3", script), 0);
+  EXPECT_EQ(file("out"), "0 try 0\n0 try 1\n0 try 2\n");
+  expect_part(file("err"), "tarn-run: starting all ranks anew (2 of 3)");
+  EXPECT_EQ(run("--nproc 1 --max-restarts 1", script), 5);
+}
+
+TEST_F(Run, a_signal_is_passed_on_and_the_ranks_end_themselves) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(run("--nproc 2",
+              "trap \"echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
+              "while :; do sleep 0.05; done",
+              "echo $$ >launcher;"));
+  }
+  const pid_t launcher = std::stoi(wait_for_file("launcher"));
+  wait_for_file("up0");
+  wait_for_file("up1");
+  kill(launcher, SIGTERM);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(file("saved0") + file("saved1"), "saved\nsaved\n");
+}
+
+TEST_F(Run, ranks_do_not_outlive_a_killed_launcher) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(run("--nproc 2", "echo $$ >pid$RANK; exec sleep 100", "echo $$ >launcher;"));
+  }
+  const pid_t launcher = std::stoi(wait_for_file("launcher"));
+  const pid_t ranks[] = {std::stoi(wait_for_file("pid0")), std::stoi(wait_for_file("pid1"))};
+  kill(launcher, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (pid_t rank : ranks) {
+    for (int i = 0; i < 400 && kill(rank, 0) == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    const std::string status = test::slurp("/proc/" + std::to_string(rank) + "/status");
+    EXPECT_TRUE(status.empty() || status.find("State:\tZ") != std::string::npos) << status;
+  }
+}
+
+TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
+  const auto usage = [&](const std::string& flags, const std::string& part) {
+    EXPECT_EQ(run(flags, "echo started >started"), 2) << flags;
+    expect_part(file("err"), part);
+  };
+  usage("--nproc none", "--nproc must be a number from 1 to 1024, auto, cpu or gpu; got \"none\"");
+  usage("--nproc 0", "--nproc must be a number from 1 to 1024");
+  usage("--nnodes 2", "--nnodes 2 needs --master-addr");
+  usage("--nnodes 2 --standalone", "--standalone is for one host");
+  usage("--node-rank 1", "--node-rank must be below --nnodes; got 1 of 1");
+  usage("--nproc 1 no-such-program", "cannot find the program no-such-program on PATH");
+  usage("--nproc 1 ./out/none", "cannot run ./out/none: there is no such file");
+  usage("--nproc 1 ./err", "cannot run ./err: it is not executable");
+  usage("--bad-flag 1", "--bad-flag");
+  EXPECT_EQ(file("started"), "");
+}
+
+TEST(RunSettings, flags_end_at_the_program) {
+  const auto split =
+      split_arguments({"--nproc", "2", "--standalone", "--log-dir=x", "prog", "--nproc"});
+  EXPECT_EQ(split.own, (std::vector<std::string>{"--nproc", "2", "--standalone", "--log-dir=x"}));
+  EXPECT_EQ(split.command, (std::vector<std::string>{"prog", "--nproc"}));
+  EXPECT_EQ(split_arguments({"--nproc", "2", "--", "-odd"}).command,
+            std::vector<std::string>{"-odd"});
+  EXPECT_THROWS_WITH(check_run_settings({}), UsageError, "which program?");
+}
+
+TEST(RunFlight, names_the_ranks_that_are_missing) {
+  const test::TempFolder folder;
+  EXPECT_EQ(flight_summary(folder.str(), {0, 1}), "");
+  folder.write("flight-world-rank-0.txt",
+               "group world, rank 0 of 2: x\n6\tdone\t1000\t1005\tall_reduce #6\n"
+               "7\tfailed\t2000\t4500\tbarrier #7\n8\tqueued\t0\t0\tbarrier #8\n");
+  EXPECT_EQ(flight_summary(folder.str(), {0, 1}),
+            "  rank 0: failed barrier #7 after 2.5 s\n  rank 1: no record\n  missing: rank 1\n");
+  folder.write("flight-world-rank-1.txt",
+               "group world, rank 1 of 2: x\n6\tdone\t1000\t1005\tall_reduce #6\n");
+  EXPECT_EQ(flight_summary(folder.str(), {0, 1}),
+            "  rank 0: failed barrier #7 after 2.5 s\n  rank 1: done all_reduce #6 after 0.0 s\n"
+            "  missing: rank 1\n");
+}
+
+TEST(RunTail, gives_the_last_lines) {
+  const test::TempFolder folder;
+  EXPECT_EQ(tail(folder.write("a", "1\n2\n3\n"), 2), "2\n3");
+  EXPECT_EQ(tail(folder.write("b", "1\n2"), 5), "1\n2");
+  EXPECT_EQ(tail(folder.write("c", ""), 5), "");
+  EXPECT_EQ(tail(folder / "none", 5), "");
+}
+
+}  // namespace
+}  // namespace tarn::apps
