@@ -117,6 +117,10 @@ RunDir RunDir::create(const std::filesystem::path& base, const std::string& name
   }
 }
 
+RunDir RunDir::nowhere() {
+  return RunDir("", "/dev/null", "/dev/null");
+}
+
 RunDir RunDir::open(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) {
     throw std::runtime_error("no run to go on with: " + path.string() + " is not a folder");

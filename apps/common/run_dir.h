@@ -36,6 +36,9 @@ class RunDir {
  public:
   /// Makes base/name; if it exists, base/name-2, -3, ...
   static RunDir create(const std::filesystem::path& base, const std::string& name);
+  /// For ranks that leave writing to another: metrics and log go nowhere. REQUIRES: nobody asks for
+  /// its path, plots or checkpoints.
+  static RunDir nowhere();
   /// Opens the folder of an earlier run to go on in it. Throws if there is none.
   static RunDir open(const std::filesystem::path& path);
 
@@ -54,6 +57,9 @@ class RunDir {
 
  private:
   explicit RunDir(std::filesystem::path path);
+  RunDir(std::filesystem::path path, const std::filesystem::path& metrics,
+         const std::filesystem::path& log)
+      : path_(std::move(path)), metrics_(metrics), log_(log) {}
 
   std::filesystem::path path_;
   LineFile metrics_, log_;

@@ -15,15 +15,18 @@ int64_t count_right(const Tensor& logits, const Tensor& target) {
 
 std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const ResnetSettings& s, std::set<std::string>& skipped,
-                              const Interrupt* interrupt) {
+                              const Interrupt* interrupt, const Ranks& ranks) {
   const InferenceModeGuard inference;
   const bool was_training = net.training();
   net.eval();
-  const data::DataLoader loader(data, {.batch_size = s.batch_size,
-                                       .workers = static_cast<int>(s.workers),
-                                       .pin_memory = Device(s.device).is_cuda()});
-  Progress bar(loader.examples(),
-               {.label = "   test", .unit = "img", .enabled = s.progress, .leave = false});
+  const data::DataLoader loader(
+      data, std::make_unique<data::ShardSampler>(data.size(), ranks.size(), ranks.rank()),
+      {.batch_size = ranks.share(s.batch_size, "--batch-size"),
+       .workers = static_cast<int>(s.workers),
+       .pin_memory = Device(s.device).is_cuda()});
+  Progress bar(
+      loader.examples(),
+      {.label = "   test", .unit = "img", .enabled = s.progress && ranks.main(), .leave = false});
   Score score;
   const Device device(s.device);
   for (const data::Batch& batch : loader.epoch(0)) {
@@ -39,7 +42,11 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   }
   bar.close();
   net.train(was_training);
-  if (interrupt && interrupt->requested()) return std::nullopt;
+  const auto sums =
+      ranks.sum({score.loss, static_cast<double>(score.right), static_cast<double>(score.count),
+                 interrupt && interrupt->requested() ? 1.0 : 0.0});
+  if (sums[3] > 0) return std::nullopt;
+  score = {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
   TARN_CHECK_AS(FileError, score.count > 0, "evaluate: none of the ", data.size(),
                 " test images can be read");
   score.loss /= static_cast<double>(score.count);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/ranks.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/dataset.h"
 #include "tarn/nn/module.h"
@@ -24,10 +25,10 @@ struct Score {
 int64_t count_right(const Tensor& logits, const Tensor& target);
 
 /// Runs all of `data` through the network in eval mode, without recording. Paths of images left out
-/// are added to `skipped`. Returns none if a signal came before the end. Throws FileError if no
-/// image can be read.
+/// are added to `skipped`. Ranks take shares of the images and agree on the score. Returns none if
+/// a signal came before the end. Throws FileError if no image can be read.
 std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const ResnetSettings& s, std::set<std::string>& skipped,
-                              const Interrupt* interrupt = nullptr);
+                              const Interrupt* interrupt = nullptr, const Ranks& ranks = {});
 
 }  // namespace tarn::apps

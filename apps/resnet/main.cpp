@@ -46,15 +46,16 @@ void load_scored_weights(nn::Module& net, const Checkpoint& c) {
   ema.swap();
 }
 
-int test_only(const ResnetSettings& s) {
+int test_only(const ResnetSettings& s, const Ranks& ranks) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
   if (s.resume) {
     load_scored_weights(*net, load_checkpoint(fs::path(*s.resume) / "checkpoints" / "best"));
   }
   std::set<std::string> skipped;
-  const Score score = *evaluate(*net, *data.test, s, skipped);
+  const Score score = *evaluate(*net, *data.test, s, skipped, nullptr, ranks);
   report_skipped(skipped);
+  if (!ranks.main()) return 0;
   std::printf("Test: loss %.4f\n", score.loss);
   print_score(score);
   return 0;
@@ -67,14 +68,28 @@ std::string training_images(const ResnetSettings& s, const ImageData& data) {
 }
 
 void print_start(const ResnetSettings& s, const ImageData& data, const nn::Module& net,
-                 const RunDir& run) {
+                 const RunDir& run, const Ranks& ranks) {
+  if (!ranks.main()) return;
   std::printf("%s (%lld parameters) on %s: %s training and %lld test images, %d thread%s, %s\n",
               s.model.c_str(), static_cast<long long>(net.num_parameters()), data.name.c_str(),
               training_images(s, data).c_str(), static_cast<long long>(data.test->size()),
               num_threads(), num_threads() == 1 ? "" : "s",
               Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
+  if (ranks.size() > 1) {
+    std::printf("%d ranks over %s, each with a replica and %lld of %lld images a step\n",
+                ranks.size(), ranks.group()->transport(),
+                static_cast<long long>(s.batch_size / ranks.size()),
+                static_cast<long long>(s.batch_size));
+  }
   std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
+}
+
+// Rank 0 writes; the others read what a run that goes on has saved.
+RunDir open_run(const ResnetSettings& s, const std::string& data, const Ranks& ranks) {
+  if (!ranks.main()) return RunDir::nowhere();
+  const std::string name = s.name.empty() ? default_run_name(s.model, data) : s.name;
+  return s.resume ? RunDir::open(*s.resume) : RunDir::create(s.output_dir, name);
 }
 
 void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bool complete) {
@@ -102,33 +117,38 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   if (trainer.last_score()) print_score(*trainer.last_score());
 }
 
-int train(const ResnetSettings& s, const Options& options) {
+int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint;
   if (s.resume) checkpoint = load_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
-  const std::string name = s.name.empty() ? default_run_name(s.model, data.name) : s.name;
-  RunDir run = s.resume ? RunDir::open(*s.resume) : RunDir::create(s.output_dir, name);
-  print_start(s, data, *net, run);
+  RunDir run = open_run(s, data.name, ranks);
+  print_start(s, data, *net, run, ranks);
 
-  Trainer trainer(s, data, *net, run);
+  Trainer trainer(s, data, *net, run, ranks);
   if (checkpoint) {
-    trainer.resume(*checkpoint, load_history(run.path() / "metrics.jsonl", checkpoint->state.step));
+    const int64_t step = checkpoint->state.step;
+    trainer.resume(*checkpoint,
+                   ranks.main() ? load_history(run.path() / "metrics.jsonl", step) : History());
     checkpoint.reset();
     if (trainer.state().epoch >= s.epochs) {
+      if (!ranks.main()) return 0;
       std::printf("All %lld epochs are done; a larger --epochs goes on.\n",
                   static_cast<long long>(s.epochs));
       return 0;
     }
-    std::printf("resumed in epoch %lld, after %lld of %lld batches\n",
-                static_cast<long long>(trainer.state().epoch + 1),
-                static_cast<long long>(trainer.state().batch),
-                static_cast<long long>(trainer.state().epoch_batches));
+    if (ranks.main()) {
+      std::printf("resumed in epoch %lld, after %lld of %lld batches\n",
+                  static_cast<long long>(trainer.state().epoch + 1),
+                  static_cast<long long>(trainer.state().batch),
+                  static_cast<long long>(trainer.state().epoch_batches));
+    }
     std::fflush(stdout);
   }
-  run.write_config(options, num_threads());
+  if (ranks.main()) run.write_config(options, num_threads());
   const bool complete = trainer.fit();
+  if (!ranks.main()) return 0;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   print_summary(trainer, run, took.count(), complete);
   return 0;
@@ -145,11 +165,15 @@ int run(int argc, char** argv) {
                    "--test-only", "--progress"});
   }
   check_settings(s);
+  const Ranks ranks = Ranks::join(s.ranks);
+  ranks.share(s.batch_size, "--batch-size");
+  // Gloo, which connects the ranks, moves tensors of the CPU.
+  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
-  return s.test_only ? test_only(s) : train(s, options);
+  return s.test_only ? test_only(s, ranks) : train(s, options, ranks);
 }
 
 }  // namespace

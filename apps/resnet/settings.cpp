@@ -12,7 +12,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
            "fashion-mnist, mnist:DIR, fashion-mnist:DIR, cifar10:DIR (binary version), or "
            "imagefolder:DIR (DIR/CLASS/*.jpg, or DIR/train and DIR/val)")
       .value_name("DATA");
-  options.add("-b, --batch-size", &s.batch_size, "images per step").at_least(1);
+  options.add("-b, --batch-size", &s.batch_size, "images per step, of all ranks together")
+      .at_least(1);
   options.add("-j, --workers", &s.workers, "threads that prepare batches; 0: none").at_least(0);
   options.add("--train-crop-size", &s.train_crop_size, "imagefolder: size of training crops")
       .at_least(1);
@@ -100,12 +101,16 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--progress", &s.progress,
               "progress bars (on a terminal; elsewhere a line every 10 s)");
 
+  declare_rank_flags(options, s.ranks);
+  options.add("--sync-bn", &s.sync_bn, "batch norm over the batches of all ranks");
+
   options.epilog(
       "Examples:\n"
       "  tarn-resnet                                 resnet8 on Fashion-MNIST, minutes\n"
       "  tarn-resnet --model resnet20 --data-path cifar10:DIR --epochs 30\n"
       "  tarn-resnet --resume runs/NAME              after Ctrl-C, or for more --epochs\n"
       "  tarn-resnet --test-only --resume runs/NAME  scores the best checkpoint\n"
+      "  tarn-run --nproc 2 tarn-resnet --sync-bn    two processes, as one would train\n"
       "\n"
       "A run writes config.json, args.txt, metrics.jsonl, train.log,\n"
       "plots/{loss,accuracy,lr}.{svg,png} and checkpoints/{last,best} into runs/NAME.\n"

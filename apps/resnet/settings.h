@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tarn/apps/common/options.h"
+#include "tarn/apps/common/ranks.h"
 
 namespace tarn::apps {
 
@@ -39,6 +40,9 @@ struct ResnetSettings {
   std::optional<std::string> resume;
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
+  // Ranks
+  RankSettings ranks;
+  bool sync_bn = false;
 };
 
 /// Declares every flag on `options`, bound to `s`.

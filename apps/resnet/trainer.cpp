@@ -10,21 +10,34 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/core/random.h"
 #include "tarn/core/transfer.h"
+#include "tarn/dist/sync_batch_norm.h"
 #include "tarn/optim/clip.h"
 
 namespace tarn::apps {
 namespace {
 
-data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data) {
+// Rank r's batch number i is every R-th image, from the r-th on, of the batch number i that one
+// process would take.
+data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data,
+                                 const Ranks& ranks) {
   const int64_t all = data.train->size();
   const int64_t n = s.limit > 0 ? std::min(s.limit, all) : all;
   const auto seed = static_cast<uint64_t>(s.seed);
-  return data::DataLoader(*data.train, std::make_unique<data::RandomSampler>(n, seed),
-                          {.batch_size = s.batch_size,
+  const data::DistributedOptions share{
+      .ranks = ranks.size(), .rank = ranks.rank(), .drop_last = n >= s.batch_size, .seed = seed};
+  return data::DataLoader(*data.train, std::make_unique<data::DistributedSampler>(n, share),
+                          {.batch_size = ranks.share(s.batch_size, "--batch-size"),
                            .drop_last = n >= s.batch_size,  // batch norm wants full batches
                            .workers = static_cast<int>(s.workers),
                            .seed = seed,
                            .pin_memory = Device(s.device).is_cuda()});
+}
+
+std::unique_ptr<dist::DistributedDataParallel> make_ddp(const ResnetSettings& s, nn::Module& net,
+                                                        const Ranks& ranks) {
+  if (!ranks.group()) return nullptr;
+  if (s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
+  return std::make_unique<dist::DistributedDataParallel>(net, *ranks.group());
 }
 
 double percent(int64_t part, int64_t all) {
@@ -33,12 +46,15 @@ double percent(int64_t part, int64_t all) {
 
 }  // namespace
 
-Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run)
+Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run,
+                 const Ranks& ranks)
     : s_(s),
       data_(data),
       net_(net),
       run_(run),
-      loader_(training_loader(s, data)),
+      ranks_(ranks),
+      loader_(training_loader(s, data, ranks)),
+      ddp_(make_ddp(s, net, ranks)),
       optimizer_(make_optimizer(s, net)),
       ema_(make_ema(s, net)) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
@@ -97,13 +113,14 @@ bool Trainer::train_and_test() {
 bool Trainer::train_epoch() {
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
-  Progress bar(loader_.examples(), {.label = label, .unit = "img", .enabled = s_.progress});
+  Progress bar(loader_.examples() * ranks_.size(),
+               {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
-    if (interrupt_.requested()) return false;
+    if (stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
@@ -121,7 +138,25 @@ bool Trainer::train_epoch() {
                 " images can be read");
   images_per_second_ =
       static_cast<double>(state_.seen - seen_before) / std::max(meters.elapsed(), 1e-9);
-  return !interrupt_.requested();
+  return !stop_requested();
+}
+
+// The ranks stop after the same step: the one in which they told each other.
+bool Trainer::stop_requested() {
+  if (!ranks_.group()) stop_ = interrupt_.requested();
+  return stop_;
+}
+
+// Turns this rank's results into those of all ranks.
+void Trainer::agree(Step& step) {
+  const double images = static_cast<double>(step.images);
+  const auto sums = ranks_.sum({step.loss * images, images, static_cast<double>(step.right),
+                                interrupt_.requested() ? 1.0 : 0.0});
+  if (!ranks_.group()) return;
+  step.loss = sums[0] / sums[1];
+  step.images = static_cast<int64_t>(sums[1]);
+  step.right = static_cast<int64_t>(sums[2]);
+  stop_ = sums[3] > 0;
 }
 
 Trainer::Step Trainer::train_step(const data::Batch& batch) {
@@ -141,10 +176,11 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
   if (ema_) ema_->update();
 
   step.loss = loss.item();
+  step.right = count_right(logits.detach(), target);
+  agree(step);
   TARN_CHECK(std::isfinite(step.loss), "training: the loss became ", step.loss, " at step ",
              state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ", number_text(step.lr),
              "); try a lower --lr, --lr-warmup-epochs 1 or --clip-grad-norm 1");
-  step.right = count_right(logits.detach(), target);
   return step;
 }
 
@@ -184,7 +220,7 @@ std::optional<Score> Trainer::test() {
     optim::Ema* ema;
   };
   const Swapped swapped(ema_.get());
-  return evaluate(net_, *data_.test, s_, skipped_, &interrupt_);
+  return evaluate(net_, *data_.test, s_, skipped_, &interrupt_, ranks_);
 }
 
 void Trainer::finish_epoch() {
@@ -200,7 +236,7 @@ void Trainer::finish_epoch() {
   const std::string line =
       format("train loss %.4f  acc %.2f %%   test loss %.4f  acc %.2f %%%s", f.train_loss,
              f.train_accuracy, f.test_loss, f.test_accuracy, best ? "   best" : "");
-  std::printf("         %s\n", line.c_str());
+  if (ranks_.main()) std::printf("         %s\n", line.c_str());
   std::fflush(stdout);
   run_.log("Test: [" + std::to_string(state_.epoch) + "]  " + line);
   record(history_, run_, f);
@@ -210,10 +246,11 @@ void Trainer::finish_epoch() {
   state_.best_accuracy = std::max(state_.best_accuracy, f.test_accuracy);
   save("last");
   if (best) save("best");
-  save_plots(history_, run_);
+  if (ranks_.main()) save_plots(history_, run_);
 }
 
 void Trainer::save(const char* name) {
+  if (!ranks_.main()) return;
   state_.random = default_generator().state();
   save_checkpoint(run_.checkpoint(name), {.model = net_.state_dict(),
                                           .optimizer = optimizer_->state_dict(),

@@ -16,6 +16,7 @@
 #include "tarn/apps/resnet/report.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/loader.h"
+#include "tarn/dist/ddp.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
@@ -26,7 +27,9 @@ namespace tarn::apps {
 /// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
 class Trainer {
  public:
-  Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run);
+  /// On several ranks all of them make one; `run` is rank 0's folder, RunDir::nowhere() elsewhere.
+  Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net, RunDir& run,
+          const Ranks& ranks = {});
 
   /// Goes on where a checkpoint stands; the run is then the same as if it had not been stopped.
   /// Throws Error if the checkpoint is of another model or of epochs of another length.
@@ -44,7 +47,7 @@ class Trainer {
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:
-  /// One step's results.
+  /// One step's results, of all ranks together.
   struct Step {
     double loss = 0, lr = 0;
     int64_t images = 0, right = 0;
@@ -53,6 +56,8 @@ class Trainer {
   bool train_and_test();
   bool train_epoch();
   Step train_step(const data::Batch& batch);
+  void agree(Step& step);
+  bool stop_requested();
   void count(const Step& step);
   void show(const Step& step, const MetricLogger& meters, Progress& bar);
   std::optional<Score> test();
@@ -63,8 +68,11 @@ class Trainer {
   const ImageData& data_;
   nn::Module& net_;
   RunDir& run_;
+  Ranks ranks_;
   Interrupt interrupt_;
+  bool stop_ = false;  // a rank got a signal, and all know it
   data::DataLoader loader_;
+  std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   std::unique_ptr<optim::Ema> ema_;

@@ -1,0 +1,62 @@
+// ranks.cpp - the ranks that run a trainer together.
+#include "tarn/apps/common/ranks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "tarn/core/factory.h"
+#include "tarn/core/parallel.h"
+#include "tarn/dist/init.h"
+
+namespace tarn::apps {
+
+void declare_rank_flags(Options& options, RankSettings& s) {
+  options.group("Ranks (tarn-run, torchrun, mpirun, srun)");
+  options
+      .add(
+          "--parallel", &s.parallel,
+          "ddp: a replica per rank, gradients averaged; none; auto: ddp if there are several ranks")
+      .choices({"auto", "ddp", "none"});
+  options.add("--dist-timeout", &s.timeout, "seconds a rank waits for another before it fails")
+      .above(0);
+}
+
+Ranks Ranks::join(const RankSettings& s) {
+  Ranks ranks;
+  if (s.parallel == "none") return ranks;
+  const dist::Environment e = dist::read_environment();
+  if (e.size == 1) {
+    if (s.parallel == "ddp" && e.launcher == "none") {
+      throw UsageError(
+          "--parallel ddp: no launcher started this process; try tarn-run --nproc 2 ...");
+    }
+    return ranks;
+  }
+  if (!std::getenv("OMP_NUM_THREADS")) {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    set_num_threads(std::max(1, cores / e.local_size));
+  }
+  const dist::Millis timeout(static_cast<int64_t>(s.timeout * 1000));
+  ranks.group_ = dist::init_process_group(
+      e, {.group = {.timeout = timeout, .start_timeout = std::max(timeout, dist::Millis(300000))}});
+  return ranks;
+}
+
+int64_t Ranks::share(int64_t whole, const char* flag) const {
+  if (whole % size() != 0) {
+    throw UsageError(std::string(flag) + " " + std::to_string(whole) +
+                     " is shared by all ranks: it must be a multiple of their number, " +
+                     std::to_string(size()));
+  }
+  return whole / size();
+}
+
+std::vector<double> Ranks::sum(std::vector<double> values) const {
+  if (!group_) return values;
+  const Tensor x = from_vector(values, {static_cast<int64_t>(values.size())});
+  group_->all_reduce(x)->wait();
+  return x.to_vector<double>();
+}
+
+}  // namespace tarn::apps

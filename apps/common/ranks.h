@@ -1,0 +1,48 @@
+// ranks.h - the ranks that run a trainer together: who prints, who saves, what they agree on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tarn/apps/common/options.h"
+#include "tarn/dist/group.h"
+
+namespace tarn::apps {
+
+/// The flags of trainers that run on several ranks.
+struct RankSettings {
+  std::string parallel = "auto";  ///< "auto": ddp where a launcher started several ranks
+  double timeout = 60;            ///< seconds of any wait between ranks
+};
+void declare_rank_flags(Options& options, RankSettings& settings);
+
+/// One rank of a run. Alone, it needs no launcher, and every agreement is its own opinion.
+class Ranks {
+ public:
+  /// This process alone.
+  Ranks() = default;
+  /// What the launcher's environment says. Gives kernels this rank's share of the cores, unless
+  /// OMP_NUM_THREADS says how many. Throws UsageError where --parallel and the environment differ.
+  static Ranks join(const RankSettings& settings);
+
+  int rank() const { return group_ ? group_->rank() : 0; }
+  int size() const { return group_ ? group_->size() : 1; }
+  /// The rank that prints and saves.
+  bool main() const { return rank() == 0; }
+  /// Null for a process alone.
+  dist::ProcessGroup* group() const { return group_.get(); }
+
+  /// This rank's part of a number that all ranks share. Throws UsageError unless they divide it.
+  int64_t share(int64_t whole, const char* flag) const;
+  /// Sums over all ranks, the same on each.
+  std::vector<double> sum(std::vector<double> values) const;
+  /// True if it is on any rank.
+  bool any(bool value) const { return sum({value ? 1.0 : 0.0})[0] > 0; }
+
+ private:
+  std::shared_ptr<dist::ProcessGroup> group_;
+};
+
+}  // namespace tarn::apps
