@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "tarn/apps/bench/collectives.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -16,6 +17,7 @@
 #include "tarn/apps/common/options.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
+#include "tarn/dist/local_group.h"
 
 namespace {
 
@@ -27,8 +29,9 @@ std::string shape_json(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-int run_train(const bench::TrainSettings& settings, bool json) {
-  const bench::TrainResult r = bench::bench_train(settings);
+int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bool json) {
+  const bench::TrainResult r = bench::bench_train(settings, ranks);
+  if (!ranks.main()) return 0;
   if (json) {
     std::cout << apps::JsonObject()
                      .add("name", r.name)
@@ -36,6 +39,9 @@ int run_train(const bench::TrainSettings& settings, bool json) {
                      .add("best_s", r.best_s)
                      .add("items_per_s", r.items_per_s)
                      .add("rss_mib", r.rss_mib)
+                     .add("ranks", ranks.size())
+                     .add("comm_s", r.comm_s)
+                     .add("exposed_s", r.exposed_s)
                      .add("threads", settings.threads)
                      .add("dtype", settings.dtype)
                      .text()
@@ -44,6 +50,48 @@ int run_train(const bench::TrainSettings& settings, bool json) {
     std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
                 static_cast<long long>(settings.threads), settings.dtype.c_str());
+    if (ranks.size() > 1) {
+      std::printf("%d ranks: gradients %.3f ms/step in the transport, %.0f %% hidden\n",
+                  ranks.size(), r.comm_s * 1e3, 100 * (1 - r.exposed_s / r.comm_s));
+    }
+  }
+  return 0;
+}
+
+void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSettings& settings,
+                       bool json) {
+  if (group.rank() == 0 && !json) {
+    std::printf("%d ranks over %s, f32, sum; values checked\n%-16s %12s %12s %10s %10s\n",
+                group.size(), group.transport(), "collective", "bytes", "time", "algbw", "busbw");
+  }
+  bench::bench_collectives(group, settings, [&](const bench::CollectiveResult& r) {
+    if (json) {
+      std::cout << apps::JsonObject()
+                       .add("name", r.name)
+                       .add("bytes", r.bytes)
+                       .add("ranks", group.size())
+                       .add("transport", group.transport())
+                       .add("us", r.seconds * 1e6)
+                       .add("algbw_gbps", r.algbw)
+                       .add("busbw_gbps", r.busbw)
+                       .text()
+                << std::endl;
+    } else {
+      std::printf("%-16s %12lld %9.1f us %5.2f GB/s %5.2f GB/s\n", r.name.c_str(),
+                  static_cast<long long>(r.bytes), r.seconds * 1e6, r.algbw, r.busbw);
+      std::fflush(stdout);
+    }
+  });
+}
+
+// Under a launcher its ranks; else threads of this process.
+int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks& ranks,
+                    int64_t local_ranks, bool json) {
+  if (ranks.group()) {
+    print_collectives(*ranks.group(), settings, json);
+  } else {
+    dist::run_local(static_cast<int>(local_ranks),
+                    [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
   }
   return 0;
 }
@@ -88,12 +136,15 @@ int run(int argc, char** argv) {
   std::string command = "train", filter, machine = "h200", ptxas;
   bool tf32 = false;
   bench::TrainSettings s;
+  bench::CollectiveSettings c;
+  int64_t local_ranks = 2;
   bool json = false;
-  apps::Options options("tarn-bench",
-                        "Measures training steps (train) and operators (ops); accounts for a step "
-                        "on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, ops or roofline")
-      .choices({"train", "ops", "roofline"})
+  apps::Options options(
+      "tarn-bench",
+      "Measures training steps (train), operators (ops) and collectives; accounts "
+      "for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, ops, collectives or roofline")
+      .choices({"train", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
   options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
@@ -103,7 +154,12 @@ int run(int argc, char** argv) {
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
   options.group("ops");
-  options.add("--filter", &filter, "only operators whose name contains this");
+  options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
+  options.group("collectives");
+  options.add("--ranks", &local_ranks, "threads as ranks, where no launcher started several")
+      .range(1, 64);
+  options.add("--min-bytes", &c.min_bytes, "smallest message").at_least(4);
+  options.add("--max-bytes", &c.max_bytes, "largest message").at_least(4);
   options.group("roofline (with --model, --stem, --input, --batch, --dtype)");
   options.add("--machine", &machine, "whose limits").choices({"h200", "h100", "a100"});
   options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
@@ -115,8 +171,12 @@ int run(int argc, char** argv) {
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
+  const apps::Ranks ranks = apps::Ranks::join({});
+  if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
+  c.filter = filter;
+  if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});
@@ -126,7 +186,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   return command == "ops" ? run_ops(filter, s.dtype, apps::choose_device(s.device, std::cerr), json)
-                          : run_train(s, json);
+                          : run_train(s, ranks, json);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
+#include "tarn/dist/ddp.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/nn/models/resnet.h"
 #include "tarn/optim/sgd.h"
@@ -58,7 +59,9 @@ TrainWork make_work(const TrainSettings& s) {
   return s.model == "mlp" ? make_mlp(s) : make_resnet(s);
 }
 
-TrainResult bench_train(const TrainSettings& s) {
+TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
+  TrainSettings s = all;
+  s.batch = ranks.share(s.batch, "--batch");
   TARN_CHECK_AS(
       UnsupportedError, s.dtype == "float32",
       "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
@@ -70,6 +73,10 @@ TrainResult bench_train(const TrainSettings& s) {
   w.x = w.x.to(device);
   w.y = w.y.to(device);
   w.net->train();
+  std::unique_ptr<dist::DistributedDataParallel> ddp;
+  if (ranks.group()) {
+    ddp = std::make_unique<dist::DistributedDataParallel>(*w.net, *ranks.group());
+  }
   optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
   const auto step = [&] {
     sgd.zero_grad();
@@ -86,18 +93,22 @@ TrainResult bench_train(const TrainSettings& s) {
              "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
   std::unique_ptr<OpTimes> profile;
   if (s.profile) profile = std::make_unique<OpTimes>();
-  std::vector<double> times;
+  std::vector<double> times, comm, exposed;
   const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
   for (int64_t i = 0; i < steps; ++i) {
     const double start = now_s();
     step();
     synchronize(device);
     times.push_back(now_s() - start);
+    if (!ddp) continue;
+    comm.push_back(ddp->stats().comm_seconds);
+    exposed.push_back(ddp->stats().wait_seconds);
   }
   if (profile) profile->print(steps);
   TrainResult r{.name = w.name, .median_s = median(times)};
   r.best_s = *std::min_element(times.begin(), times.end());
-  r.items_per_s = static_cast<double>(s.batch) / r.median_s;
+  r.items_per_s = static_cast<double>(all.batch) / r.median_s;
+  if (ddp) r.comm_s = median(comm), r.exposed_s = median(exposed);
   r.rss_mib = peak_rss_mib();
   return r;
 }

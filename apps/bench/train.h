@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "tarn/apps/common/ranks.h"
 #include "tarn/nn/module.h"
 
 namespace tarn::bench {
@@ -29,10 +30,14 @@ TrainWork make_work(const TrainSettings& settings);
 struct TrainResult {
   std::string name;
   double median_s = 0, best_s = 0, items_per_s = 0, rss_mib = 0;
+  // On several ranks, per step: gradients in the transport, and how much of that nobody computed
+  // in.
+  double comm_s = 0, exposed_s = 0;
 };
 
-/// Runs warm-up steps, checks that the loss is finite and falls on the fixed batch, then times
-/// `steps` steps (0: by model). Throws Error on a model, input or dtype it does not know.
-TrainResult bench_train(const TrainSettings& settings);
+/// On several ranks each takes a share of the batch, with DDP. Runs warm-up steps, checks that the
+/// loss is finite and falls on the fixed batch, then times `steps` steps (0: by model). Throws
+/// Error on a model, input or dtype it does not know.
+TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 
 }  // namespace tarn::bench
