@@ -112,13 +112,14 @@ DnnDescriptor make_add(std::vector<DnnDescriptor>& parts, const DnnDescriptor& a
 /// What an engine does to the numbers.
 struct Notes {
   bool nondeterministic = false, tensor_core = false, narrows_inputs = false, narrow_sums = false;
-  bool large_winograd = false;
+  bool winograd = false, large_winograd = false;
 };
 
 Notes notes_of(const DnnDescriptor& engine) {
-  cudnnBackendNumericalNote_t list[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-  const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                   CUDNN_NUMERICAL_NOTE_TYPE_COUNT, list);
+  constexpr int64_t kMost = 64;  // a newer library may know notes that these headers do not
+  cudnnBackendNumericalNote_t list[kMost];
+  const int64_t count = std::min(
+      kMost, engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, kMost, list));
   const auto has = [&](cudnnBackendNumericalNote_t note) {
     return std::find(list, list + count, note) != list + count;
   };
@@ -129,10 +130,11 @@ Notes notes_of(const DnnDescriptor& engine) {
       has(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6) || has(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)};
 }
 
-/// f32 on tensor cores is TF32. Winograd with large tiles loses digits beyond the type's own.
+/// f32 on tensor cores is TF32. Winograd loses digits: with large tiles in f32, with any in a half.
 bool allows(const DnnConv& conv, const Notes& notes) {
   if (conv.deterministic && notes.nondeterministic) return false;
   if (notes.narrow_sums || notes.large_winograd) return false;
+  if (conv.dtype != DType::kF32 && notes.winograd) return false;
   const bool exact = conv.dtype == DType::kF32 && !conv.tf32;
   return !(exact && (notes.tensor_core || notes.narrows_inputs));
 }
@@ -143,7 +145,9 @@ std::vector<DnnDescriptor> configurations(const DnnGraph& graph, const DnnTarget
   DnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "engine heuristics");
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+#if CUDNN_VERSION >= 90800
   if (target.described) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.described);
+#endif
   heuristics.finalize();
   const int64_t count =
       heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
@@ -169,7 +173,9 @@ bool try_plan(DnnDescriptor config, const DnnConv& conv, const DnnTarget& target
   if (!allows(conv, notes_of(engine))) return false;
   DnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
   if (target.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
+#if CUDNN_VERSION >= 90800
   if (target.described) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.described);
+#endif
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   plan.finalize();
   const int64_t bytes = plan.get_int(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);

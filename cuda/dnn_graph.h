@@ -31,7 +31,8 @@ struct DnnConv {
 /// Names of the operands in a graph and its variant pack.
 enum DnnOperand : int64_t { kDnnX = 1, kDnnWeight, kDnnY, kDnnBias, kDnnSum };
 
-/// The GPU that plans are for: present, behind a handle; or described, for checks without one.
+/// The GPU that plans are for: present, behind a handle; or described, for checks without one
+/// (cuDNN 9.8 and later).
 struct DnnTarget {
   cudnnHandle_t handle = nullptr;
   const DnnDescriptor* described = nullptr;

@@ -3,6 +3,8 @@
 // Needs the library, not a GPU: cuDNN 9.8 and later make plans for a device given by its
 // properties. What the plans compute is tested where they run (cuda_dnn_test.cpp).
 #if TARN_HAVE_CUDNN && !defined(TARN_CUDA_EMU)
+#include <cudnn_version.h>
+#if CUDNN_VERSION >= 90800
 
 #include <optional>
 
@@ -123,4 +125,5 @@ TEST_F(DnnGraphs, what_does_not_fit_is_refused_with_cudnns_words) {
 }  // namespace
 }  // namespace tarn::cuda
 
+#endif
 #endif

@@ -43,15 +43,19 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
   if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   if (!is_valid_copy(to, from, bytes, kind)) return fail(cudaErrorInvalidValue);
-  if (device_of(to) != kNoDevice) require_device_range(to, bytes, name);
-  if (device_of(from) != kNoDevice) require_device_range(from, bytes, name);
+  // The blocks of a caching allocator change in stream order: looked at when the copy runs.
+  const auto check = [name, to, from, bytes] {
+    if (device_of(to) != kNoDevice) require_device_range(to, bytes, name);
+    if (device_of(from) != kNoDevice) require_device_range(from, bytes, name);
+  };
   const bool capturing = stream->capture != nullptr;
   if (settings().lazy && is_pageable(from) && !capturing) {
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
                                                       static_cast<const char*>(from) + bytes);
     const cudaError_t error = enqueue(
         *stream,
-        [to, staged, bytes] {
+        [check, to, staged, bytes] {
+          check();
           MemoryAccess access;
           std::memcpy(to, staged->data(), bytes);
         },
@@ -60,7 +64,8 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
   } else {
     const cudaError_t error = enqueue(
         *stream,
-        [to, from, bytes] {
+        [check, to, from, bytes] {
+          check();
           MemoryAccess access;
           std::memmove(to, from, bytes);
         },
@@ -77,10 +82,10 @@ cudaError_t fill(const char* name, void* data, int value, std::size_t bytes, cud
   if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   if (!is_device_range(data, bytes)) return fail(cudaErrorInvalidValue);
-  require_device_range(data, bytes, name);
   return enqueue(
       *stream,
-      [data, value, bytes] {
+      [name, data, value, bytes] {
+        require_device_range(data, bytes, name);
         MemoryAccess access;
         std::memset(data, value, bytes);
       },

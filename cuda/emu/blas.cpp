@@ -60,11 +60,10 @@ cublasStatus_t submit(const BlasHandle& handle, std::function<void()> run) {
 
 cublasStatus_t multiply(const char* call, const BlasHandle& handle, const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return CUBLAS_STATUS_SUCCESS;
-  {
-    Lock lock = lock_runtime();
+  return submit(handle, [call, gemm] {
     check_gemm_memory(gemm, call);
-  }
-  return submit(handle, [gemm] { run_gemm(gemm); });
+    run_gemm(gemm);
+  });
 }
 
 }  // namespace
@@ -253,16 +252,13 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t tran
   const cublasStatus_t status =
       prepare(handle, gemm, transpose_a, transpose_b, alpha, beta, compute);
   if (status != CUBLAS_STATUS_SUCCESS || m == 0 || n == 0 || batch == 0) return status;
-  {
-    Lock lock = lock_runtime();
+  gemm.batch = 1;
+  return submit(*handle, [gemm, a, b, c, batch] {
     for (const void* pointers :
          {static_cast<const void*>(a), static_cast<const void*>(b), static_cast<const void*>(c)}) {
       require_device_range(pointers, static_cast<std::size_t>(batch) * sizeof(void*),
                            "cublasGemmBatchedEx: array of pointers");
     }
-  }
-  gemm.batch = 1;
-  return submit(*handle, [gemm, a, b, c, batch] {
     for (int i = 0; i < batch; ++i) {
       Gemm one = gemm;
       one.a.data = a[i];

@@ -281,14 +281,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op_h
   Lock lock = lock_runtime();
   Stream* queue = stream_of(stream);
   if (queue == nullptr || queue->device != current_device()) return CUBLAS_STATUS_EXECUTION_FAILED;
-  check_gemm_memory(gemm, "cublasLtMatmul");
-  if (workspace_bytes > 0) {
-    if (reinterpret_cast<std::size_t>(workspace) % 16 != 0) return CUBLAS_STATUS_INVALID_VALUE;
-    require_device_range(workspace, workspace_bytes, "cublasLtMatmul: workspace");
+  if (workspace_bytes > 0 && reinterpret_cast<std::size_t>(workspace) % 16 != 0) {
+    return CUBLAS_STATUS_INVALID_VALUE;
   }
   return blas_status(enqueue(
       *queue,
       [gemm, workspace, workspace_bytes] {
+        check_gemm_memory(gemm, "cublasLtMatmul");
+        require_device_range(workspace, workspace_bytes, "cublasLtMatmul: workspace");
         MemoryAccess access;
         if (workspace_bytes > 0) spoil_workspace(workspace, workspace_bytes);
         run_gemm(gemm);
