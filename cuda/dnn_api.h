@@ -42,6 +42,11 @@ class DnnError : public DeviceError {
   cudnnStatus_t status() const { return status_; }
   /// cuDNN has no way to do what was asked, as opposed to: something is broken.
   bool not_supported() const { return status_ / 1000 == 3; }
+  /// One of the libraries that cuDNN consists of is missing, or of another version.
+  bool incomplete() const {
+    return status_ == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH ||
+           status_ == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED;
+  }
   /// An argument that cuDNN does not take.
   bool bad_parameter() const { return status_ / 1000 == 2; }
 

@@ -7,6 +7,7 @@
 
 #include "tarn/cuda/dnn_run.h"
 
+#include <atomic>
 #include <cstdio>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 
 #include "tarn/core/backend.h"
 #include "tarn/cuda/dnn_conv.h"
+#include "tarn/cuda/library.h"
 #include "tarn/cuda/scratch.h"
 
 namespace tarn::cuda {
@@ -24,6 +26,9 @@ namespace {
 constexpr size_t kCachedPlans = 2048;  // then all are forgotten: something makes ever new shapes
 constexpr size_t kTunedPlans = 8;
 constexpr int kTimedRuns = 3;
+
+// Set when one of the libraries that cuDNN loads by itself, part by part, turned out to be missing.
+std::atomic<bool> incomplete{false};
 
 /// A handle of the stream's device, bound to the stream.
 class HandleLease {
@@ -191,18 +196,31 @@ bool run(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
 
 }  // namespace
 
-bool run_dnn_conv(const DnnConv& conv, const DnnOperands& operands, Stream stream) try {
-  return run(conv, operands, stream);
-} catch (const DnnError& e) {
-  throw DnnError(tarn::detail::concat(e.what(), "; in conv2d (", conv.describe(),
-                                      "); TARN_CUDNN=off does without cuDNN"),
-                 e.status());
+bool run_dnn_conv(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
+  if (incomplete.load(std::memory_order_relaxed)) return false;
+  try {
+    return run(conv, operands, stream);
+  } catch (const DnnError& e) {
+    if (e.incomplete() && library_use("TARN_CUDNN") != LibraryUse::kOn) {
+      if (!incomplete.exchange(true)) {
+        std::fprintf(stderr,
+                     "tarn: cuDNN is not installed completely: %s; convolutions run on tarn's own "
+                     "kernels, many times slower (TARN_CUDNN=off silences this)\n",
+                     e.what());
+      }
+      return false;
+    }
+    throw DnnError(tarn::detail::concat(e.what(), "; in conv2d (", conv.describe(),
+                                        "); TARN_CUDNN=off does without cuDNN"),
+                   e.status());
+  }
 }
 
 void forget_dnn_plans() {
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
   c.entries.clear();
+  incomplete.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace tarn::cuda

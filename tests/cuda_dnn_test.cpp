@@ -170,6 +170,20 @@ TEST_F(CudaDnn, our_own_kernel_runs_where_a_plan_turns_out_not_to_work) {
   emu::clear_failures();
 }
 
+TEST_F(CudaDnn, an_incomplete_installation_is_said_once_and_done_without) {
+  emu::fail_call("cudnnBackendFinalize", 1, CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED);
+  const uint64_t before = executed();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(forward_error(kCases[1]), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "tarn: cuDNN is not installed completely: cuda: cudnnBackendFinalize(convolution) "
+            "failed: CUDNN_STATUS (see its number) (1008): injected by the emulator; convolutions "
+            "run on tarn's own kernels, many times slower (TARN_CUDNN=off silences this)\n");
+  EXPECT_EQ(executed(), before);
+  emu::clear_failures();
+}
+
 TEST_F(CudaDnn, errors_name_call_code_and_convolution) {
   const std::string where =
       "; in conv2d (forward, f32, x=[2, 19, 7, 9], weight=[37, 19, 3, 3], stride=[1, 1], "
