@@ -89,17 +89,18 @@ __global__ void __launch_bounds__(kRowBlock, 3)
   for (int64_t row = place.first; row < job.rows; row += place.step) {
     const T* x = job.logits + row * job.classes;
     MaxSum<A> s = MaxSum<A>::none();
-    for_row(x, job.classes, place.thread, group, true,
+    for_row(OneRow<T>{x}, job.classes, place.thread, group, true,
             [&](const auto& values, int64_t) { s.add(values); });
     s = reduce_row(s, MaxSum<A>::none(), group, shared, JoinMaxSum());
     const A log_sum = math::log(s.sum);
     double smoothed = 0;  // sum over classes of weight * log probability
     if (job.smoothing > 0) {
-      for_row(x, job.classes, place.thread, group, true, [&](const auto& values, int64_t at) {
-        for (const T& v : values.v) {
-          smoothed += job.weights.of(at++) * (cast_value<A>(v) - s.max - log_sum);
-        }
-      });
+      for_row(OneRow<T>{x}, job.classes, place.thread, group, true,
+              [&](const auto& values, int64_t at) {
+                for (const T& v : values.v) {
+                  smoothed += job.weights.of(at++) * (cast_value<A>(v) - s.max - log_sum);
+                }
+              });
       smoothed = reduce_row(smoothed, 0.0, group, shared_sums, Sum());
     }
     if (place.thread != 0) continue;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kRowBlock, sizeof(T) == 8 ? 2 : 3)
     const A total = static_cast<A>(g * (kept + share * weight_sum));
     const A smooth = static_cast<A>(g * share);
     const A max = job.stats[3 * row], log_sum = job.stats[3 * row + 1];
-    for_row(x, job.classes, place.thread, group, vectors, [&](auto values, int64_t at) {
+    for_row(OneRow<T>{x}, job.classes, place.thread, group, vectors, [&](auto values, int64_t at) {
       int64_t c = at;
       for (T& v : values.v) {
         const A p = math::exp(cast_value<A>(v) - max - log_sum);

@@ -68,8 +68,20 @@ __global__ void __launch_bounds__(kColumnThreads, 3)
     const T* row = x + at[0] + begin;
     Fold fold(job.op);
     const int64_t vectors = n / L;
-#pragma unroll 4
-    for (int64_t v = thread; v < vectors; v += group) {
+    int64_t v = thread;
+    if (aligned) {
+      constexpr int kBatch = 4;  // loads under way before the first is used
+#pragma unroll 1
+      for (; v + (kBatch - 1) * group < vectors; v += kBatch * group) {
+        Vec<T, L> batch[kBatch];
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) batch[k] = load_vec<L>(row + (v + k * group) * L);
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) fold.add(batch[k], begin + (v + k * group) * L, 1);
+      }
+    }
+#pragma unroll 1
+    for (; v < vectors; v += group) {
       Vec<T, L> values;
       if (aligned) {
         values = load_vec<L>(row + v * L);

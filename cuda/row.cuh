@@ -44,22 +44,58 @@ inline bool alike(const T* a, const T* b) {
   return (reinterpret_cast<uintptr_t>(a) - reinterpret_cast<uintptr_t>(b)) % 16 == 0;
 }
 
-/// Calls f(Vec<T, N> elements, first position) until all elements of the row were seen, N being
-/// kVecWidth<T> in the aligned middle, 1 before and after it. Not `vectors`: N is 1 throughout.
-template <class T, class F>
-__device__ __forceinline__ void for_row(const T* row, int64_t n, int thread, int threads,
+/// What for_row reads: one row, or two alike.
+template <class T>
+struct OneRow {
+  using Element = T;
+  const T* row;
+  template <int N>
+  __device__ __forceinline__ Vec<T, N> at(int64_t i) const {
+    return load_vec<N>(row + i);
+  }
+};
+template <class T, int N>
+struct VecPair {
+  static constexpr int kCount = N;
+  Vec<T, N> a, b;
+};
+template <class T>
+struct TwoRows {
+  using Element = T;
+  const T *row, *other;
+  template <int N>
+  __device__ __forceinline__ VecPair<T, N> at(int64_t i) const {
+    return {load_vec<N>(row + i), load_vec<N>(other + i)};
+  }
+};
+
+/// Calls f(rows.at<N>(first), first) until all n elements were seen, N being kVecWidth in the
+/// aligned middle, 1 before and after it. Not `vectors`: N is 1 throughout. Two loads are under way
+/// before either is used.
+template <class Rows, class F>
+__device__ __forceinline__ void for_row(const Rows& rows, int64_t n, int thread, int threads,
                                         bool vectors, F&& f) {
-  constexpr int N = kVecWidth<T>;
-  const int off = static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(T) % N);
+  using T = typename Rows::Element;
+  constexpr int N = kVecWidth<T>, kBatch = 2;
+  const int off = static_cast<int>(reinterpret_cast<uintptr_t>(rows.row) / sizeof(T) % N);
   const int64_t head = vectors ? min(n, static_cast<int64_t>(off == 0 ? 0 : N - off)) : 0;
   const int64_t end = vectors ? head + (n - head) / N * N : 0;
-#pragma unroll 2
-  for (int64_t i = head + int64_t{thread} * N; i < end; i += int64_t{threads} * N) {
-    f(load_vec<N>(row + i), i);
+  const int64_t step = int64_t{threads} * N;
+#pragma unroll 1
+  for (int64_t i = head + int64_t{thread} * N; i < end; i += kBatch * step) {
+    decltype(rows.template at<N>(0)) batch[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (i + k * step < end) batch[k] = rows.template at<N>(i + k * step);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (i + k * step < end) f(batch[k], i + k * step);
+    }
   }
   for (int64_t single = thread; single < head + n - end; single += threads) {
     const int64_t i = single < head ? single : single - head + end;
-    f(load_vec<1>(row + i), i);
+    f(rows.template at<1>(i), i);
   }
 }
 

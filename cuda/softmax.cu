@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(kRowBlock, 3)
     const T* from = x + row * n;
     T* to = y + row * n;
     MaxSum<A> stats = MaxSum<A>::none();
-    for_row(from, n, place.thread, group, vectors,
+    for_row(OneRow<T>{from}, n, place.thread, group, vectors,
             [&](const auto& values, int64_t) { stats.add(values); });
     stats = reduce_row(stats, MaxSum<A>::none(), group, shared, JoinMaxSum());
     const SoftmaxValue<A> value(stats, log);
-    for_row(from, n, place.thread, group, vectors, [&](auto values, int64_t at) {
+    for_row(OneRow<T>{from}, n, place.thread, group, vectors, [&](auto values, int64_t at) {
       for (T& v : values.v) v = T(value(cast_value<A>(v)));
       store_vec(to + at, values);
     });
@@ -98,24 +98,27 @@ __global__ void __launch_bounds__(kRowBlock, 3)
     const T* y_row = y + row * n;
     T* to = gx + row * n;
     A sum = 0;
-    for_row(g_row, n, place.thread, group, vectors, [&](const auto& g, int64_t at) {
-      constexpr int N = sizeof(g.v) / sizeof(T);
-      const auto p = load_vec<N>(y_row + at);
+    for_row(TwoRows<T>{g_row, y_row}, n, place.thread, group, vectors,
+            [&](const auto& gy_y, int64_t) {
+              constexpr int N = std::decay_t<decltype(gy_y)>::kCount;
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        sum += log ? cast_value<A>(g.v[i]) : cast_value<A>(g.v[i]) * cast_value<A>(p.v[i]);
-      }
-    });
+              for (int i = 0; i < N; ++i) {
+                const A g_i = cast_value<A>(gy_y.a.v[i]);
+                sum += log ? g_i : g_i * cast_value<A>(gy_y.b.v[i]);
+              }
+            });
     sum = reduce_row(sum, A(0), group, shared, Sum());
-    for_row(g_row, n, place.thread, group, vectors, [&](auto g, int64_t at) {
-      constexpr int N = sizeof(g.v) / sizeof(T);
-      const auto p = load_vec<N>(y_row + at);
+    for_row(TwoRows<T>{g_row, y_row}, n, place.thread, group, vectors,
+            [&](const auto& gy_y, int64_t at) {
+              constexpr int N = std::decay_t<decltype(gy_y)>::kCount;
+              Vec<T, N> out;
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        g.v[i] = T(softmax_gradient(log, cast_value<A>(g.v[i]), cast_value<A>(p.v[i]), sum));
-      }
-      store_vec(to + at, g);
-    });
+              for (int i = 0; i < N; ++i) {
+                out.v[i] = T(softmax_gradient(log, cast_value<A>(gy_y.a.v[i]),
+                                              cast_value<A>(gy_y.b.v[i]), sum));
+              }
+              store_vec(to + at, out);
+            });
   }
 }
 
