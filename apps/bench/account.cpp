@@ -235,7 +235,7 @@ void count_pools(KernelTable& table) {
 }
 
 void count_indexing(KernelTable& table) {
-  TARN_COUNT(index.find_out_of_range, [](T i, int64_t, int64_t, int64_t* position, Stream) {
+  TARN_COUNT(index.find_out_of_range, [](T i, const IndexCheck&, int64_t* position, Stream) {
     *position = -1;
     return moved(i, size_of(i));
   });
