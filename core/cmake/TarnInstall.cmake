@@ -12,6 +12,10 @@ foreach(folder ${TARN_FOLDERS})
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tarn/${folder}
           FILES_MATCHING PATTERN "*.h" PATTERN "cpu" EXCLUDE PATTERN "cmake" EXCLUDE)
 endforeach()
+if(NOT TARN_CUDA_MODE STREQUAL "OFF")  # for those who write kernels of their own
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/cuda/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tarn/cuda
+          FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "emu" EXCLUDE PATTERN "cmake" EXCLUDE)
+endif()
 install(FILES ${TARN_INCLUDE_TREE}/tarn/tarn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tarn)
 
 install(EXPORT tarnTargets NAMESPACE tarn:: DESTINATION ${package_dir})
@@ -32,6 +36,9 @@ if(OneDNN_FOUND)
 endif()
 if(TARN_GLOO_FOUND)
   string(PREPEND TARN_PC_PRIVATE "-lgloo ")
+endif()
+if(TARN_CUDA_MODE STREQUAL "ON")
+  string(APPEND TARN_PC_PRIVATE " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
 endif()
 get_target_property(type tarn TYPE)
 set(TARN_PC_LIBS "")
