@@ -1,7 +1,7 @@
 // recorder.h - FlightRecorder: the last collectives of a group, to be read after a failure.
 //
 // Where TARN_FLIGHT_DIR names a folder (tarn-run sets it), a group that dies writes
-// flight-<group>-rank-<r>.txt there: a line about the group and the reason, then one per
+// flight-<group>-rank-<RANK>.txt there: a line about the group and the reason, then one per
 // collective, oldest first, fields divided by tabs:
 //   number  state (queued, running, done, failed)  start  end (ms since 1970, 0: not yet) operation
 #pragma once

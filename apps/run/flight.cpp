@@ -2,8 +2,9 @@
 #include "tarn/apps/run/flight.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
-#include <optional>
+#include <map>
 #include <sstream>
 
 #include "tarn/apps/common/text.h"
@@ -19,10 +20,18 @@ struct Last {
   std::string state = {}, operation = {};
 };
 
-std::optional<Last> read_last(const std::filesystem::path& folder, int rank) {
-  std::ifstream in(folder / ("flight-world-rank-" + std::to_string(rank) + ".txt"));
+// What the ranks of one group left: by rank of the run, which the file's name ends with.
+struct Flight {
+  int size = 0;  // of the group
+  std::map<int, Last> ranks;
+};
+
+void read_file(const std::filesystem::path& path, int rank, Flight& flight) {
+  std::ifstream in(path);
   std::string line;
-  if (!std::getline(in, line)) return {};
+  if (!std::getline(in, line)) return;
+  const size_t of = line.find(" of ");
+  if (of != std::string::npos) flight.size = std::atoi(line.c_str() + of + 4);
   Last last{.rank = rank};
   while (std::getline(in, line)) {
     std::istringstream fields(line);
@@ -31,18 +40,39 @@ std::optional<Last> read_last(const std::filesystem::path& folder, int rank) {
     std::getline(fields >> std::ws, l.operation);
     if (l.state != "queued") last = l;
   }
-  return last;
+  flight.ranks[rank] = last;
+}
+
+// Of the group in which most ranks failed.
+Flight read_flight(const std::filesystem::path& folder) {
+  std::map<std::string, Flight> groups;
+  const std::string mark = "-rank-";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const size_t at = name.rfind(mark);
+    if (!name.starts_with("flight-") || at == std::string::npos) continue;
+    const int rank = std::atoi(name.c_str() + at + mark.size());
+    read_file(entry.path(), rank, groups[name.substr(0, at)]);
+  }
+  Flight most;
+  for (auto& [name, flight] : groups) {
+    if (flight.ranks.size() > most.ranks.size()) most = std::move(flight);
+  }
+  return most;
 }
 
 }  // namespace
 
 std::string flight_summary(const std::filesystem::path& folder, const std::vector<int>& ranks) {
+  const Flight flight = read_flight(folder);
   std::vector<Last> known;
   std::vector<int> silent;
+  const bool all = flight.size == static_cast<int>(ranks.size());
   for (int rank : ranks) {
-    if (auto last = read_last(folder, rank)) {
-      known.push_back(std::move(*last));
-    } else {
+    const auto found = flight.ranks.find(rank);
+    if (found != flight.ranks.end()) {
+      known.push_back(found->second);
+    } else if (all) {
       silent.push_back(rank);
     }
   }

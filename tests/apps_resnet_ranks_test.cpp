@@ -1,0 +1,142 @@
+// apps_resnet_ranks_test.cpp - tarn-run tarn-resnet: several ranks train as one process does.
+#include <cmath>
+#include <sstream>
+
+#include "apps_resnet_tools.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace {
+
+namespace fs = std::filesystem;
+using tarn::test::Ended;
+using tarn::test::Process;
+using tarn::test::slurp;
+using tarn::test::TempFolder;
+
+const std::string kRun = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+const std::string kResnet = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+
+class ResnetRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(kRun) || !fs::exists(kResnet)) GTEST_SKIP() << "built without apps";
+    write_mnist(folder, "data", 96, 30);
+  }
+
+  std::vector<std::string> command(int ranks, const std::string& name,
+                                   const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {"--nproc",
+                                    std::to_string(ranks),
+                                    "--log-dir",
+                                    folder / "logs",
+                                    kResnet,
+                                    "--data-path",
+                                    "mnist:" + folder / "data",
+                                    "-b",
+                                    "12",
+                                    "--epochs",
+                                    "2",
+                                    "--lr",
+                                    "0.005",
+                                    "--threads",
+                                    "1",
+                                    "--output-dir",
+                                    folder / "runs",
+                                    "--print-freq",
+                                    "1",
+                                    "--name",
+                                    name,
+                                    "--sync-bn"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Ended run(int ranks, const std::string& name, const std::vector<std::string>& more = {}) {
+    return Process(kRun, command(ranks, name, more), folder).wait();
+  }
+  // One figure of every line of metrics.jsonl that has it.
+  std::vector<double> figures(const std::string& name, const char* key) const {
+    std::istringstream in(slurp(folder / ("runs/" + name + "/metrics.jsonl")));
+    std::vector<double> all;
+    for (std::string line; std::getline(in, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains(key)) all.push_back(json[key].get<double>());
+    }
+    return all;
+  }
+
+  TempFolder folder;
+};
+
+TEST_F(ResnetRanks, losses_and_scores_are_those_of_one_process) {
+  ASSERT_EQ(run(1, "one").code, 0);
+  for (int ranks : {2, 3}) {
+    const std::string name = "of" + std::to_string(ranks);
+    const Ended end = run(ranks, name);
+    ASSERT_EQ(end.code, 0) << end.err;
+    EXPECT_NE(end.out.find(std::to_string(ranks) + " ranks over "), std::string::npos) << end.out;
+    const auto one = figures("one", "loss"), many = figures(name, "loss");
+    ASSERT_EQ(one.size(), 16u);  // 2 epochs of 8 batches of 12
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(many[i], one[i], 2e-3) << ranks << " " << i;
+    const auto a = figures("one", "test_loss"), b = figures(name, "test_loss");
+    ASSERT_EQ(b.size(), 2u);
+    EXPECT_NEAR(b[1], a[1], 1e-2);
+    EXPECT_EQ(figures(name, "test_acc").size(), 2u);
+  }
+}
+
+TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {
+  ASSERT_EQ(run(2, "r", {"--epochs", "1", "--lr-scheduler", "constant"}).code, 0);
+  const std::vector<std::string> more = {"--resume", folder / "runs/r", "--epochs", "2"};
+  const Ended end = run(3, "ignored", more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(figures("r", "loss").size(), 16u);
+}
+
+TEST_F(ResnetRanks, a_signal_to_the_launcher_saves_once) {
+  Process process(kRun, command(2, "s", {"--epochs", "500"}), folder);
+  for (int i = 0; i < 1000 && slurp(folder / "runs/s/metrics.jsonl").size() < 200; ++i) {
+    usleep(10000);
+  }
+  process.signal(SIGTERM);
+  const Ended end = process.wait();
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(fs::exists(folder / "runs/s/checkpoints/last/model.safetensors")) << end.out;
+  EXPECT_NE(end.out.find("Stopped and saved"), std::string::npos) << end.out;
+}
+
+TEST_F(ResnetRanks, a_rank_that_dies_ends_the_run_and_is_named) {
+  for (const char* fault : {"rank=1 at=20 do=kill", "rank=1 at=20 do=exit"}) {
+    setenv("TARN_FAULT", fault, 1);
+    const Ended end = run(3, "dead");
+    unsetenv("TARN_FAULT");
+    EXPECT_NE(end.code, 0);
+    EXPECT_NE(end.err.find("tarn-run: error: rank 1 failed first, with "), std::string::npos)
+        << end.err;
+    EXPECT_NE(end.err.find("missing: rank 1\n"), std::string::npos) << end.err;
+    EXPECT_NE(end.err.find("rank 1 is gone: it ended or was killed"), std::string::npos) << end.err;
+  }
+}
+
+TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {
+  const Ended end = run(5, "b");
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("--batch-size 12 is shared by all ranks: it must be a multiple of their "
+                         "number, 5"),
+            std::string::npos)
+      << end.err;
+}
+
+TEST_F(ResnetRanks, ddp_without_a_launcher_says_how_to_get_one) {
+  const Ended end =
+      Process(kResnet, {"--parallel", "ddp", "--data-path", "mnist:" + folder / "data"}, folder)
+          .wait();
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(
+      end.err.find("--parallel ddp: no launcher started this process; try tarn-run --nproc 2"),
+      std::string::npos)
+      << end.err;
+}
+
+}  // namespace
