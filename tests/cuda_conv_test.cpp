@@ -88,6 +88,38 @@ TEST(CudaConv, nan_reaches_exactly_the_outputs_that_read_it) {
   }
 }
 
+/// Where a has NaN exactly where b has it.
+void expect_same_nan(const Tensor& a, const Tensor& b, const char* what) {
+  const auto x = back(a).to_vector<double>(), y = b.to_vector<double>();
+  int64_t different = 0;
+  for (size_t i = 0; i < x.size(); ++i) different += std::isnan(x[i]) != std::isnan(y[i]);
+  EXPECT_EQ(different, 0) << what;
+}
+
+TEST(CudaConv, nan_spreads_as_on_the_cpu_in_every_pass) {
+  SKIP_WITHOUT_DEVICE();
+  // 20 channels: the last slice in depth is filled up with taps that do not exist.
+  const Case c{"3x3", {1, 20, 8, 8}, {20, 20, 3, 3}, {}};
+  const auto poisoned = [&](Tensor Operands::*which, int64_t at) {
+    Operands in = operands(c, DType::kF32);
+    (in.*which).data<float>()[at] = NAN;
+    return std::pair(on_device(own_conv_kernels(), c, in), reference(c, in));
+  };
+  const auto [x, x_want] = poisoned(&Operands::x, (4 * 8 + 2) * 20);
+  expect_same_nan(x.y, x_want.y, "x to y");
+  expect_same_nan(x.gw, x_want.gw, "x to gw");
+  const auto [gy, gy_want] = poisoned(&Operands::gy, (2 * 6 + 3) * 20);
+  expect_same_nan(gy.gx, gy_want.gx, "gy to gx");
+  expect_same_nan(gy.gw, gy_want.gw, "gy to gw");
+  expect_same_nan(gy.gb, gy_want.gb, "gy to gb");
+  const auto [w, w_want] = poisoned(&Operands::w, 5 * 9);  // filter 0, channel 5, tap 0
+  expect_same_nan(w.y, w_want.y, "weight to y");
+  const Tensor gx = back(w.gx);
+  for (int64_t i = 0; i < gx.numel(); ++i) {
+    EXPECT_TRUE(i % 20 == 5 || !std::isnan(gx.data<float>()[i])) << i;
+  }
+}
+
 TEST(CudaConv, images_beyond_32_bit_offsets_are_refused) {
   SKIP_WITHOUT_DEVICE();
   try {
