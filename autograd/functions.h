@@ -1,6 +1,7 @@
 // functions.h - every recorded operation. Their unrecorded twins are in tarn::raw.
 #pragma once
 
+#include "tarn/autograd/functions_attention.h"
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_index.h"
 #include "tarn/autograd/functions_loss.h"

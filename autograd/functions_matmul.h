@@ -20,6 +20,10 @@ Tensor bmm(const Tensor& a, const Tensor& b);
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 /// x @ weight.t() + bias. x [..., K], weight [N, K], bias [N] or none -> [..., N].
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// gelu(linear(x, weight, bias)). Where nothing is recorded it is applied to the product while that
+/// is in registers; a recorded one needs the product for its gradient, and keeps it.
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                   bool tanh_approximation = false);
 
 /// Two-dimensional cross-correlation, as torch.nn.functional.conv2d.
 /// x [N, C, H, W] or [C, H, W], weight [K, C/groups, R, S], bias [K] or none -> [N, K, OH, OW],

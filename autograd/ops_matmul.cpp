@@ -89,4 +89,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                 });
 }
 
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   bool tanh_approximation) {
+  if (will_record(x, weight, bias)) return gelu(linear(x, weight, bias), tanh_approximation);
+  const OpScope scope("linear_gelu");
+  return raw::linear(x, weight, bias, tanh_approximation ? Epilogue::kGeluTanh : Epilogue::kGelu);
+}
+
 }  // namespace tarn

@@ -242,6 +242,21 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight
                 });
 }
 
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const OpScope scope("rms_norm");
+  raw::check_defined("rms_norm", "x", x);
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "rms_norm: x must be floating; got x=", x.describe());
+  TARN_CHECK_AS(ShapeError,
+                x.dim() > 0 && (!weight.defined() || weight.sizes() == Shape{x.sizes().back()}),
+                "rms_norm: weight must be [D] for x [..., D]; got x=", x.describe(),
+                ", weight=", weight.describe());
+  const Tensor wide = to(x, accumulate_dtype(x.dtype()));
+  Tensor y = mul(wide, rsqrt(add(mean(square(wide), {-1}, true), eps)));
+  if (weight.defined()) y = mul(y, to(weight, y.dtype()));
+  return to(y, x.dtype());
+}
+
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
                   double eps) {
   raw::check_batch_norm("group_norm", x, weight, bias, {}, {}, {});

@@ -6,6 +6,7 @@
 // add_<family>_kernels.
 #pragma once
 
+#include "tarn/core/kernels/attention.h"
 #include "tarn/core/kernels/conv.h"
 #include "tarn/core/kernels/elementwise.h"
 #include "tarn/core/kernels/index.h"
@@ -29,6 +30,7 @@ struct KernelTable {
   PoolKernels pool;
   IndexKernels index;
   RandomKernels random;
+  AttentionKernels attention;
   OptimKernels optim;
 };
 

@@ -157,5 +157,6 @@ void add_loss_rows(Table& table);
 void add_index_rows(Table& table);
 void add_join_rows(Table& table);
 void add_random_rows(Table& table);
+void add_attention_rows(Table& table);
 
 }  // namespace tarn::optable

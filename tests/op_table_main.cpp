@@ -29,6 +29,7 @@ const Table& table() {
     add_index_rows(t);
     add_join_rows(t);
     add_random_rows(t);
+    add_attention_rows(t);
     return t;
   }();
   return instance;

@@ -1,4 +1,6 @@
 // op_table_matmul.cpp - rows: matrix products.
+#include <cmath>
+
 #include "op_table.h"
 
 #include "tarn/autograd/functions.h"
@@ -198,6 +200,24 @@ void add_linear(Table& table) {
          linear(zeros({4, 3}), zeros({2, 3}, {.dtype = DType::kF64}));
        },
        "linear: x and weight must have one floating dtype"}};
+  table.add(row);
+  row.name = "linear_gelu";
+  row.fn = call([](const std::vector<Tensor>& in) {
+    return linear_gelu(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), in.size() > 2);
+  });
+  row.reference = one([product_of = row.reference](const std::vector<Host>& in) {
+    Host out = product_of(in)[0];
+    for (double& x : out.v) {
+      const double inner = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+      x = in.size() > 2 ? 0.5 * x * (1 + std::tanh(inner)) : x * 0.5 * std::erfc(-x / std::sqrt(2));
+    }
+    return out;
+  });
+  row.rtol = 1e-10;
+  row.rtol_f32 = 3e-6;
+  row.ulps_half = 4;
+  row.nonfinite = false;
+  row.errors = {};
   table.add(row);
 }
 

@@ -170,6 +170,41 @@ void add_row_norms(Table& table) {
        "layer_norm: weight must have the normalized sizes [3]; got weight=[2] f32 cpu"}};
   tune(row);
   table.add(row);
+  row = {.name = "rms_norm",
+         .fn = call([](const List& in) {
+           return rms_norm(in[0], in.size() > 1 ? in[1] : Tensor(), kEps);
+         }),
+         .cases = {{{.sizes = {3, 4}}, {.sizes = {4}}}, {{.sizes = {2, 3, 5}}}},
+         .reference = one([](const std::vector<Host>& in) {
+           Host out = in[0];
+           const int64_t d = out.sizes.back();
+           for (int64_t r = 0; r < out.numel() / d; ++r) {
+             double squares = 0;
+             for (int64_t i = 0; i < d; ++i) {
+               const double x = in[0].v[static_cast<size_t>(r * d + i)];
+               squares += x * x / static_cast<double>(d);
+             }
+             for (int64_t i = 0; i < d; ++i) {
+               double& y = out.v[static_cast<size_t>(r * d + i)];
+               y /= std::sqrt(squares + kEps);
+               if (in.size() > 1) y *= in[1].v[static_cast<size_t>(i)];
+             }
+           }
+           return out;
+         })};
+  row.errors = {{"weight",
+                 [] {
+                   rms_norm(zeros({2, 3}), zeros({2}));
+                 },
+                 "rms_norm: weight must be [D] for x [..., D]; got x=[2, 3] f32 cpu, weight=[2]"},
+                {"integers",
+                 [] {
+                   rms_norm(zeros({2, 3}, {.dtype = DType::kI64}));
+                 },
+                 "rms_norm: x must be floating; got x=[2, 3] i64 cpu"}};
+  tune(row);
+  row.nonfinite = false;
+  table.add(row);
   row = {.name = "group_norm",
          .fn = call([](const List& in) { return group_norm(in[0], 2, in[1], in[2]); }),
          .cases = {{{.sizes = {2, 4, 2, 2}}, {.sizes = {4}}, {.sizes = {4}}},

@@ -13,6 +13,7 @@ void fill_kernel_table(KernelTable& table) {
   add_conv_kernels(table);
   add_index_kernels(table);
   add_random_kernels(table);
+  add_attention_kernels(table);
   add_optim_kernels(table);
 }
 

@@ -14,6 +14,7 @@ void add_conv_kernels(KernelTable& table);
 void add_pool_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
+void add_attention_kernels(KernelTable& table);
 void add_optim_kernels(KernelTable& table);
 
 void fill_kernel_table(KernelTable& table);

@@ -1,6 +1,8 @@
 // torch_ops.h - PyTorch's operators, by the names its database has, in terms of tarn's.
 #pragma once
 
+#include <cmath>
+
 #include "torch_layers.h"
 
 namespace tarn::golden {
@@ -187,6 +189,28 @@ inline void add_index_ops(OpTable& table) {
   };
 }
 
+/// The weights as a tensor, which PyTorch returns beside the result and differentiates as well.
+inline Tensor attention_weights(const Tensor& q, const Tensor& k, bool causal) {
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
+  if (causal) {
+    const Tensor past = tril(ones({q.size(-2), k.size(-2)}, {.dtype = q.dtype()}));
+    scores = masked_fill(scores, eq(past, Scalar(0)), -INFINITY);
+  }
+  return softmax(scores, -1);
+}
+
+inline void add_attention_ops(OpTable& table) {
+  table["nn.functional._scaled_dot_product_attention"] = [](const Case& c) {
+    const Tensor q = c.input(), k = c.tensor(0, "key"), v = c.tensor(1, "value");
+    const bool causal = c.flag(-1, "is_causal", false);
+    std::vector outs{scaled_dot_product_attention(
+        q, k, v, {.mask = c.tensor(2, "attn_mask"), .causal = causal})};
+    outs.push_back(attention_weights(q, k, causal));
+    return outs;
+  };
+}
+
 inline void add_reduce_ops(OpTable& table) {
   using Moments = Tensor (*)(const Tensor&, const Shape&, bool, std::optional<DType>);
   for (const auto& [name, function] :
@@ -249,6 +273,7 @@ inline OpTable torch_ops() {
   add_shape_ops(table);
   add_index_ops(table);
   add_reduce_ops(table);
+  add_attention_ops(table);
   add_layer_ops(table);
   return table;
 }
