@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # make_golden.py - regenerates the golden files of this folder with PyTorch.
-"""make_golden.py [--out DIR] [--only ops,layers,optim,resnet] [--opinfo PREFIX]
+"""make_golden.py [--out DIR] [--only ops,layers,optim,resnet,transformer] [--opinfo PREFIX]
 
 Needs torch, torchvision and numpy (python3-torch, python3-torchvision); the tests need only the files.
 The files were written with PyTorch 1.13; a run with the same version writes the same bytes.
@@ -14,7 +14,7 @@ from pathlib import Path
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
-    parser.add_argument("--only", default="ops,layers,optim,resnet")
+    parser.add_argument("--only", default="ops,layers,optim,resnet,transformer")
     parser.add_argument("--opinfo", metavar="PREFIX")
     args = parser.parse_args()
     try:
@@ -22,13 +22,15 @@ def main():
         import golden_ops
         import golden_optim
         import golden_resnet
+        import golden_transformer
     except ImportError as error:
         sys.exit(f"make_golden: {sys.executable} lacks a module ({error}); it needs torch, torchvision, numpy")
     args.out.mkdir(parents=True, exist_ok=True)
     writers = {"ops": lambda: golden_ops.write(args.out, args.opinfo),
                "layers": lambda: golden_layers.write(args.out),
                "optim": lambda: golden_optim.write(args.out),
-               "resnet": lambda: golden_resnet.write(args.out)}
+               "resnet": lambda: golden_resnet.write(args.out),
+               "transformer": lambda: golden_transformer.write(args.out)}
     for name in args.only.split(","):
         if name not in writers:
             sys.exit(f"make_golden: --only takes {', '.join(writers)}; got '{name}'")
