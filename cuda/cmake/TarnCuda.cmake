@@ -87,7 +87,7 @@ function(tarn_cuda_sources target)
                                               -fno-strict-aliasing -Wno-unknown-pragmas)
   else()
     target_compile_options(${kernels} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall;-Xptxas=-warn-spills>")
+      "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall>")
     if(TARN_PTXAS_VERBOSE)
       target_compile_options(${kernels} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
     endif()
