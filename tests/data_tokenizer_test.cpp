@@ -1,0 +1,124 @@
+// data_tokenizer_test.cpp - bytes, characters, WordPiece, and characters' classes.
+#include "temp_folder.h"
+#include <gtest/gtest.h>
+
+#include "tarn/core/error.h"
+#include "tarn/data/bpe.h"
+#include "tarn/data/tokenizer.h"
+#include "tarn/data/unicode.h"
+#include "tarn/data/wordpiece.h"
+
+namespace {
+
+using namespace tarn;
+using namespace tarn::data;
+using test::TempFolder;
+using Ids = std::vector<int32_t>;
+
+TEST(Unicode, broken_utf8_is_taken_byte_by_byte) {
+  for (const std::string text :
+       {"\xC3", "\x80", "\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xE2\x82"}) {
+    EXPECT_FALSE(code_point_at(text, 0).valid);
+    EXPECT_EQ(code_point_at(text, 0).bytes, 1);
+  }
+  const CodePoint smile = code_point_at("\xF0\x9F\x99\x82", 0);
+  EXPECT_EQ(smile.value, 0x1F642u);
+  EXPECT_EQ(smile.bytes, 4);
+}
+
+TEST(Unicode, characters_have_their_classes) {
+  EXPECT_TRUE(is_letter('z') && is_letter(0xE9) && is_letter(0x65E5) && !is_letter(0x301));
+  EXPECT_TRUE(is_number('7') && is_number(0x2167) && is_number(0xBD) && !is_number('x'));
+  EXPECT_TRUE(is_space(0x85) && is_space(0xA0) && is_space(0x3000) && !is_space(0x200B));
+  EXPECT_TRUE(is_punctuation('$') && is_punctuation(0x3002) && !is_punctuation('a'));
+  EXPECT_TRUE(is_control(0x200B) && is_control(0) && !is_control('a'));
+}
+
+TEST(Unicode, folding_lowers_decomposes_and_drops_accents) {
+  std::string text;
+  for (const uint32_t c : {0xC9u, 0x130u, 0x1E9Eu, 0x1FA6u, 0x301u, 0x2126u})
+    append_folded(text, c);
+  EXPECT_EQ(text, "ei\u00DF\u03C9\u03C9");
+  text.clear();
+  append_folded(text, 0xD55C);  // a Hangul syllable of three parts
+  EXPECT_EQ(text, "\u1112\u1161\u11AB");
+}
+
+TEST(Tokenizers, bytes_round_trip) {
+  const ByteTokenizer bytes;
+  const std::string text("a\0\xFF\n", 4);
+  EXPECT_EQ(bytes.encode(text), (Ids{97, 0, 255, 10}));
+  EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
+  EXPECT_MESSAGE(IndexError, bytes.piece(256),
+                 "byte tokenizer: no token 256 in a vocabulary of 256");
+}
+
+TEST(Tokenizers, characters_are_numbered_in_the_order_of_code_points) {
+  const auto chars = CharTokenizer::of("hello w\u00F6rld\n");
+  EXPECT_EQ(chars->vocab_size(), 10);
+  EXPECT_EQ(chars->piece(0), "\n");
+  EXPECT_EQ(chars->piece(9), "\u00F6");
+  EXPECT_EQ(chars->decode(chars->encode("w\u00F6 hell")), "w\u00F6 hell");
+  EXPECT_MESSAGE(ValueError, chars->encode("he?"),
+                 "'?' at offset 2 is not among the 10 characters");
+}
+
+TEST(Tokenizers, a_text_that_is_not_utf8_has_no_characters) {
+  EXPECT_MESSAGE(ValueError, CharTokenizer::of("ab\xFF"), "not UTF-8 (byte 255 at offset 2)");
+  EXPECT_MESSAGE(ValueError, CharTokenizer::of(""), "the text is empty");
+  EXPECT_MESSAGE(ValueError, CharTokenizer({"a", "a"}), "'a' is there twice");
+  EXPECT_MESSAGE(ValueError, CharTokenizer({"ab"}), "entry 0 is not one character: 'ab'");
+}
+
+TEST(Tokenizers, what_json_says_makes_the_tokenizer_again) {
+  const TempFolder folder;
+  const ByteTokenizer bytes;
+  const auto chars = CharTokenizer::of("abc \u00E9");
+  const auto bpe = train_bpe("low lower lowest low low", 262);
+  const WordPiece words({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##b", "c"});
+  for (const Tokenizer* t :
+       {static_cast<const Tokenizer*>(&bytes), static_cast<const Tokenizer*>(chars.get()),
+        static_cast<const Tokenizer*>(bpe.get()), static_cast<const Tokenizer*>(&words)}) {
+    const auto again = load_tokenizer(folder.write("t.json", t->json()));
+    EXPECT_EQ(again->kind(), t->kind());
+    EXPECT_EQ(again->vocab_size(), t->vocab_size());
+    EXPECT_EQ(again->encode("ab c"), t->encode("ab c"));
+  }
+}
+
+TEST(Tokenizers, a_bad_vocabulary_file_is_refused_by_name) {
+  const TempFolder folder;
+  EXPECT_MESSAGE(FileError, load_tokenizer(folder / "none.json"), "cannot open");
+  EXPECT_MESSAGE(FileError, load_tokenizer(folder.write("a.json", "{")), "a.json is damaged");
+  EXPECT_MESSAGE(FileError, load_tokenizer(folder.write("b.json", R"({"kind": "x"})")),
+                 "b.json is of the kind 'x'; this version knows byte, char, bpe and wordpiece");
+  EXPECT_MESSAGE(FileError, load_tokenizer(folder.write("c.json", R"({"itos": ["a", "a"]})")),
+                 "c.json is damaged: char tokenizer: 'a' is there twice");
+}
+
+TEST(WordPieces, words_are_folded_and_cut_at_punctuation_and_ideographs) {
+  EXPECT_EQ(split_bert("H\u00C9LLO, wor\u200Bld!\t\u65E5\u672C x"),
+            (std::vector<std::string>{"hello", ",", "world", "!", "\u65E5", "\u672C", "x"}));
+}
+
+TEST(WordPieces, the_longest_piece_from_the_left_is_taken) {
+  const WordPiece bert({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "##a", "!"});
+  EXPECT_EQ(bert.encode("Unaffable!"), (Ids{4, 5, 6, 8}));
+  EXPECT_EQ(bert.encode("unaffx un"), (Ids{1, 4}));  // one unknown part: the word is unknown
+  EXPECT_EQ(bert.encode("un" + std::string(98, 'a')).size(), 99u);
+  EXPECT_EQ(bert.encode("un" + std::string(99, 'a')), (Ids{1}));  // over 100 characters
+  EXPECT_EQ(bert.encode_sentence("unaffable un", 4), (Ids{2, 4, 5, 3}));
+  EXPECT_EQ(bert.decode(Ids{4, 5, 6, 8}), " unaffable !");
+}
+
+TEST(WordPieces, a_vocabulary_without_the_special_tokens_is_refused) {
+  const TempFolder folder;
+  EXPECT_MESSAGE(FileError, WordPiece::load(folder.write("v.txt", "[PAD]\n[UNK]\n[CLS]\n")),
+                 "the vocabulary lacks [SEP] (in ");
+  EXPECT_MESSAGE(FileError, WordPiece::load(folder.write("w.txt", "a\na\n")),
+                 "the token 'a' is in the vocabulary twice");
+  const WordPiece bert({"[PAD]", "[UNK]", "[CLS]", "[SEP]"});
+  EXPECT_MESSAGE(ValueError, bert.encode_sentence("a", 1), "needs room for [CLS] and [SEP]");
+}
+
+}  // namespace
