@@ -13,6 +13,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "tarn/dist/group.h"
 #include "tarn/dist/reducer.h"
@@ -48,14 +49,18 @@ class DistributedDataParallel {
   /// While the guard lives, backward only adds up on this rank; the first one after it sends all.
   class NoSync {
    public:
-    explicit NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.sync()) {
-      reducer_.set_sync(false);
+    explicit NoSync(Reducer& reducer) : reducer_(&reducer), before_(reducer.sync()) {
+      reducer.set_sync(false);
     }
-    ~NoSync() { reducer_.set_sync(before_); }
-    NoSync(const NoSync&) = delete;
+    ~NoSync() {
+      if (reducer_) reducer_->set_sync(before_);
+    }
+    NoSync(NoSync&& other) noexcept
+        : reducer_(std::exchange(other.reducer_, nullptr)), before_(other.before_) {}
+    NoSync& operator=(NoSync&&) = delete;
 
    private:
-    Reducer& reducer_;
+    Reducer* reducer_;
     bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }

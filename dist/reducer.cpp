@@ -105,20 +105,22 @@ void Reducer::rebuild() {
 }
 
 void Reducer::begin() {
-  on_backward_end([this] { end(); });
+  const auto pass = std::make_shared<int>(0);
+  on_backward_end([this, pass] { end(); });
+  pass_ = pass;
   phase_ = sync_ ? Phase::kReducing : Phase::kLocal;
   next_ = 0;
   for (Param& p : params_) p.ready = false;
   for (Bucket& b : buckets_) {
     b.pending = b.params.size();
+    if (b.work) b.work->wait();  // of a backward that threw: its message still uses the bucket
     b.work.reset();
   }
   arrival_.clear();
 }
 
 void Reducer::arrived(size_t index) {
-  // A backward that threw leaves a phase behind: its parameters would be ready twice.
-  if (phase_ == Phase::kIdle || params_[index].ready) begin();
+  if (phase_ == Phase::kIdle || pass_.expired()) begin();
   if (phase_ == Phase::kLocal) return;
   Param& p = params_[index];
   p.ready = true;
@@ -151,7 +153,10 @@ void Reducer::launch(Bucket& b, bool last) {
 // Which parameters got a gradient on any rank, as one byte each.
 Tensor Reducer::agree_on_use() {
   const Tensor used = empty({static_cast<int64_t>(params_.size())}, {.dtype = DType::kU8});
-  for (size_t i = 0; i < params_.size(); ++i) used.data<uint8_t>()[i] = params_[i].ready;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    // A gradient that an earlier backward left, without a message, counts as well.
+    used.data<uint8_t>()[i] = params_[i].ready || params_[i].tensor.grad().defined();
+  }
   group_.all_reduce(used, ReduceOp::kMax)->wait();
   return used;
 }
@@ -207,8 +212,7 @@ void Reducer::finish() {
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& p = params_[i];
     // Nobody used it: absent stays absent, so that optimizers leave it alone.
-    if (!p.ready && (used.data<uint8_t>()[i] || p.tensor.grad().defined()))
-      p.tensor.set_grad(p.view);
+    if (!p.ready && used.data<uint8_t>()[i]) p.tensor.set_grad(p.view);
   }
 }
 

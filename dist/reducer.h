@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -101,7 +102,7 @@ class Reducer {
   size_t next_ = 0;              // bucket to be launched
   bool sync_ = true, rebuilt_ = false;
   enum class Phase { kIdle, kLocal, kReducing } phase_ = Phase::kIdle;
-  uint64_t pass_ = 0;  // counts backwards, to know leftovers of one that threw
+  std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
   ReducerStats stats_;
 };
 

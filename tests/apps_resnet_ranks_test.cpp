@@ -119,6 +119,21 @@ TEST_F(ResnetRanks, a_rank_that_dies_ends_the_run_and_is_named) {
   }
 }
 
+TEST_F(ResnetRanks, a_restart_goes_on_from_the_last_checkpoint) {
+  // In the third of 3 epochs; what is left after the restart takes fewer collectives than that.
+  setenv("TARN_FAULT", "rank=1 at=700 do=kill", 1);
+  Process process(kRun, command(2, "again", {"--epochs", "3", "-b", "6"}), folder);
+  const Ended once = process.wait();
+  EXPECT_EQ(once.code, 128 + SIGKILL) << once.err;
+  auto arguments = command(2, "again", {"--epochs", "3", "-b", "6"});
+  arguments.insert(arguments.begin(), {"--max-restarts", "1"});
+  const Ended end = Process(kRun, arguments, folder).wait();
+  unsetenv("TARN_FAULT");
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("resumed in epoch 3, after 0 of 16 batches"), std::string::npos)
+      << end.out << end.err;
+}
+
 TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {
   const Ended end = run(5, "b");
   EXPECT_EQ(end.code, 2);

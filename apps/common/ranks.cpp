@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
+#include "tarn/dist/agree.h"
 #include "tarn/dist/init.h"
 
 namespace tarn::apps {
@@ -50,6 +53,35 @@ int64_t Ranks::share(int64_t whole, const char* flag) const {
                      std::to_string(size()));
   }
   return whole / size();
+}
+
+std::string Ranks::from_main(const std::string& text) const {
+  return group_ ? dist::all_gather_text(*group_, main() ? text : "")[0] : text;
+}
+
+namespace {
+
+// Kept by tarn-run from one start of the job to the next.
+std::string note_path() {
+  const char* folder = std::getenv("TARN_FLIGHT_DIR");
+  return folder ? std::string(folder) + "/run-folder.txt" : "";
+}
+
+}  // namespace
+
+void Ranks::remember_run(const std::string& folder) {
+  if (!note_path().empty())
+    std::ofstream(note_path()) << std::filesystem::absolute(folder).string();
+}
+
+std::string Ranks::restarted_run() const {
+  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  std::string folder;
+  if (main() && count && std::atoi(count) > 0 && !note_path().empty()) {
+    std::getline(std::ifstream(note_path()), folder);
+    if (!std::filesystem::exists(folder + "/checkpoints/last")) folder.clear();
+  }
+  return from_main(folder);
 }
 
 std::vector<double> Ranks::sum(std::vector<double> values) const {

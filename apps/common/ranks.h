@@ -38,6 +38,13 @@ class Ranks {
   int64_t share(int64_t whole, const char* flag) const;
   /// Sums over all ranks, the same on each.
   std::vector<double> sum(std::vector<double> values) const;
+  /// The main rank's text, on every rank.
+  std::string from_main(const std::string& text) const;
+  /// The run folder that the job used before tarn-run started it anew, if a checkpoint is in it; ""
+  /// else. Same on every rank.
+  std::string restarted_run() const;
+  /// Leaves word of the run folder for restarted_run(). For the main rank.
+  static void remember_run(const std::string& folder);
   /// True if it is on any rank.
   bool any(bool value) const { return sum({value ? 1.0 : 0.0})[0] > 0; }
 

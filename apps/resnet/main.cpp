@@ -124,6 +124,7 @@ int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
   RunDir run = open_run(s, data.name, ranks);
+  if (ranks.main()) Ranks::remember_run(run.path());
   print_start(s, data, *net, run, ranks);
 
   Trainer trainer(s, data, *net, run, ranks);
@@ -167,6 +168,11 @@ int run(int argc, char** argv) {
   check_settings(s);
   const Ranks ranks = Ranks::join(s.ranks);
   ranks.share(s.batch_size, "--batch-size");
+  const std::string before = ranks.restarted_run();
+  if (!before.empty()) {
+    s.resume = before;
+    s.weights.reset();
+  }
   // Gloo, which connects the ranks, moves tensors of the CPU.
   if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();

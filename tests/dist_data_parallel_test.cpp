@@ -1,0 +1,131 @@
+// dist_data_parallel_test.cpp - replicas on several devices compute what one computes.
+#include <random>
+
+#include "tarn/autograd/functions.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/dist/data_parallel.h"
+#include "tarn/nn/linear.h"
+#include "tarn/optim/sgd.h"
+#include "tarn/tests/dist_tools.h"
+#include "tarn/tests/tests_throws.h"
+
+namespace tarn::dist {
+namespace {
+
+class Net : public nn::Module {
+ public:
+  explicit Net(int64_t out = 3) : last{this, "last", {.in = 8, .out = out}} {
+    std::mt19937 random(7);
+    for (Tensor& p : parameters()) {
+      for (int64_t i = 0; i < p.numel(); ++i) {
+        p.data<float>()[i] = static_cast<float>(static_cast<int>(random() % 200) - 100) / 250.f;
+      }
+    }
+  }
+  Tensor forward(const Tensor& x) override {
+    TARN_CHECK_AS(ValueError, x.size(0) != 4 || !fail, "a replica cannot");
+    return last(relu(first(x)));
+  }
+  nn::Linear first{this, "first", {.in = 5, .out = 8}};
+  nn::Linear last;
+  bool fail = false;
+};
+
+Tensor input(int64_t rows, int64_t columns) {
+  Tensor x = empty({rows, columns});
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = static_cast<float>(i % 17) / 9.f - 1;
+  return x;
+}
+
+// The CPU several times over, and every other device of this build.
+std::vector<std::vector<Device>> device_lists() {
+  std::vector<std::vector<Device>> lists = {{kCPU}, {kCPU, kCPU}, {kCPU, kCPU, kCPU, kCPU}};
+  std::vector<Device> others;
+  for (Device d : available_devices()) {
+    if (!d.is_cpu()) others.push_back(d);
+  }
+  if (others.size() > 1) lists.push_back(others);
+  return lists;
+}
+
+TEST(DataParallel, trains_as_one_device_does) {
+  const auto make = [] { return std::make_unique<Net>(); };
+  for (const auto& devices : device_lists()) {
+    for (int64_t rows : {1, 2, 9, 16}) {
+      Net alone, master;
+      master.to(devices[0]);
+      DataParallel parallel(master, devices, make);
+      optim::SGD one(alone.parameters(), {.lr = 0.1, .momentum = 0.9});
+      optim::SGD many(master.parameters(), {.lr = 0.1, .momentum = 0.9});
+      for (int step = 0; step < 5; ++step) {
+        one.zero_grad();
+        many.zero_grad();
+        Tensor x = input(rows, 5), x2 = input(rows, 5);
+        x.set_requires_grad();
+        x2.set_requires_grad();
+        const Tensor y = alone(x), z = parallel(x2);
+        ASSERT_EQ(z.device(), devices[0]);
+        mean(y * y).backward();
+        mean(z * z).backward();
+        const auto a = x.grad().to_vector<double>(), b = x2.grad().to_vector<double>();
+        for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-6);
+        one.step();
+        many.step();
+      }
+      const auto p = alone.parameters(), q = master.parameters();
+      for (size_t i = 0; i < p.size(); ++i) {
+        const auto a = p[i].to_vector<double>(), b = q[i].to_vector<double>();
+        for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], 1e-6) << devices.size();
+      }
+    }
+  }
+}
+
+TEST(DataParallel, gradients_add_up_until_they_are_dropped) {
+  const auto make = [] { return std::make_unique<Net>(); };
+  Net net;
+  DataParallel parallel(net, {kCPU, kCPU}, make);
+  sum(parallel(input(6, 5))).backward();
+  const auto once = net.first.weight.grad().to_vector<double>();
+  sum(parallel(input(6, 5))).backward();
+  const auto twice = net.first.weight.grad().to_vector<double>();
+  for (size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(twice[i], 2 * once[i], 1e-5);
+  net.zero_grad();
+  net.first.weight.set_requires_grad(false);
+  sum(parallel(input(6, 5))).backward();
+  EXPECT_FALSE(net.first.weight.grad().defined());
+  EXPECT_TRUE(net.last.weight.grad().defined());
+}
+
+TEST(DataParallel, rows_are_cut_by_share) {
+  using Rows = std::vector<int64_t>;
+  EXPECT_EQ(DataParallel::cut(9, 4, {}), (Rows{3, 3, 3, 0}));
+  EXPECT_EQ(DataParallel::cut(8, 3, {}), (Rows{3, 3, 2}));
+  EXPECT_EQ(DataParallel::cut(0, 2, {}), (Rows{0, 0}));
+  EXPECT_EQ(DataParallel::cut(10, 2, {3, 1}), (Rows{8, 2}));
+  EXPECT_EQ(DataParallel::cut(10, 3, {1, 0, 1}), (Rows{5, 0, 5}));
+}
+
+TEST(DataParallel, what_does_not_fit_is_said) {
+  const auto make = [] { return std::make_unique<Net>(); };
+  Net net;
+  EXPECT_THROWS_WITH(DataParallel(net, {}, make), ValueError, "needs at least one device");
+  EXPECT_THROWS_WITH(DataParallel(net, {kCPU, kCPU}, make, {1.0}), ValueError,
+                     "one share per device; got 1 for 2");
+  EXPECT_THROWS_WITH(DataParallel(net, {kCPU}, make, {-1.0}), ValueError,
+                     "shares must not be negative; got -1");
+  EXPECT_THROWS_WITH(DataParallel(net, {kCPU, kCPU}, [] { return std::make_unique<Net>(4); }),
+                     ValueError, "a replica has last.weight [4, 8] f32 cpu where the module has");
+  EXPECT_THROWS_WITH(
+      DataParallel(
+          net, {kCPU, kCPU},
+          [] { return std::make_unique<nn::Linear>(nn::LinearOptions{.in = 1, .out = 1}); }),
+      ValueError, "a replica has 2 tensors, the module 4");
+  DataParallel parallel(net, {kCPU, kCPU}, make);
+  EXPECT_THROWS_WITH(parallel(scalar_tensor(1)), ShapeError, "x must have rows to share");
+  net.fail = true;
+  EXPECT_THROWS_WITH(parallel(input(7, 5)), ValueError, "a replica cannot");
+}
+
+}  // namespace
+}  // namespace tarn::dist
