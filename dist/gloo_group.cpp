@@ -19,6 +19,7 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -83,6 +84,9 @@ std::shared_ptr<gloo::transport::Device> device_for(const GlooOptions& options) 
   const char* variable = std::getenv("TARN_GLOO_INTERFACE");
   const std::string interface =
       !options.interface.empty() ? options.interface : variable ? variable : "";
+  TARN_CHECK_AS(DistError, interface.empty() || ::if_nametoindex(interface.c_str()) != 0,
+                "gloo: cannot use interface ", interface,
+                " (TARN_GLOO_INTERFACE chooses one): this host has none of that name");
   const std::string address = interface.empty() ? address_towards(options.master) : "";
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<gloo::transport::Device>> devices;
