@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <cxxabi.h>
@@ -32,7 +33,9 @@ std::string readable(const std::string& mangled) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(
       abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), std::free);
-  const std::string text = status == 0 ? name.get() : mangled;
+  std::string text = status == 0 ? name.get() : mangled;
+  constexpr std::string_view kHidden = "(anonymous namespace)::";
+  for (size_t at; (at = text.find(kHidden)) != std::string::npos;) text.erase(at, kHidden.size());
   return text.substr(0, text.find('('));
 }
 
