@@ -238,9 +238,10 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
   if (p.kg() < kFewChannels) return conv_direct_forward(p, x, weight, bias, y, stream);
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t tiles = tile_count(p.y_pixels(), p.groups, p.kg());
-    launch(conv_forward_kernel<T>, blocks_of(tiles), kTileThreads, 0, stream, p, ConvDivisors(p),
-           tiles, x.data<T>(), weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr,
-           y.data<T>(), vector_stores<T>(y.data(), p.kg()));
+    launch(conv_forward_kernel<T>, blocks_for(tiles, 1, stream), kTileThreads, 0, stream, p,
+           ConvDivisors(p), tiles, x.data<T>(), weight.data<T>(),
+           bias.defined() ? bias.data<T>() : nullptr, y.data<T>(),
+           vector_stores<T>(y.data(), p.kg()));
   });
 }
 
@@ -251,7 +252,7 @@ void backward_data(const Tensor& gy, const Tensor& weight, const Conv2dOptions& 
   if (p.cg() < kFewChannels) return conv_direct_backward_data(p, gy, weight, gx, stream);
   visit_floating(gx.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t tiles = tile_count(p.x_pixels(), p.groups, p.cg());
-    launch(conv_backward_data_kernel<T>, blocks_of(tiles), kTileThreads, 0, stream, p,
+    launch(conv_backward_data_kernel<T>, blocks_for(tiles, 1, stream), kTileThreads, 0, stream, p,
            ConvDivisors(p), tiles, gy.data<T>(), weight.data<T>(), gx.data<T>(),
            vector_stores<T>(gx.data(), p.cg()));
   });

@@ -242,8 +242,8 @@ void weight_gradient(const ConvShape& p, const T* x, const T* gy, T* gw, Stream 
   const Chunks chunks = make_chunks(p.y_pixels(), parts, bytes);
   const Scratch partials(static_cast<size_t>(bytes * chunks.count), stream);
   launch(direct ? conv_direct_weight_kernel<T> : conv_weight_partials_kernel<T>,
-         blocks_of(parts * chunks.count), kThreads, 0, stream, p, ConvDivisors(p), chunks,
-         parts * chunks.count, x, gy, partials.as<C>());
+         blocks_for(parts * chunks.count, 1, stream), kThreads, 0, stream, p, ConvDivisors(p),
+         chunks, parts * chunks.count, x, gy, partials.as<C>());
   sum_partials(p.weights(), p.filter(), p.cg(), chunks.count, partials.as<C>(), gw, stream);
 }
 
@@ -256,8 +256,9 @@ void conv_bias_gradient(const ConvShape& p, const Tensor& gy, const Tensor& gb, 
     const int64_t bytes = p.k * static_cast<int64_t>(sizeof(C));
     const Chunks chunks = make_chunks(p.y_pixels(), across, bytes);
     const Scratch partials(static_cast<size_t>(bytes * chunks.count), stream);
-    launch(conv_bias_partials_kernel<T>, blocks_of(across * chunks.count), kThreads, 0, stream, p.k,
-           p.y_pixels(), chunks, across * chunks.count, gy.data<T>(), partials.as<C>());
+    launch(conv_bias_partials_kernel<T>, blocks_for(across * chunks.count, 1, stream), kThreads, 0,
+           stream, p.k, p.y_pixels(), chunks, across * chunks.count, gy.data<T>(),
+           partials.as<C>());
     sum_partials(p.k, 1, 1, chunks.count, partials.as<C>(), gb.data<T>(), stream);
   });
 }

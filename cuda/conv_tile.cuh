@@ -154,9 +154,4 @@ __device__ __forceinline__ bool inside(int index, int size) {
   return static_cast<unsigned>(index) < static_cast<unsigned>(size);
 }
 
-/// Blocks for a loop over tiles or parts, one each as far as a grid reaches.
-inline unsigned blocks_of(int64_t items) {
-  return static_cast<unsigned>(std::min<int64_t>(items, int64_t{1} << 30));
-}
-
 }  // namespace tarn::cuda

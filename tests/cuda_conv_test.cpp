@@ -27,6 +27,16 @@ TEST(CudaConv, many_pixels_are_summed_in_chunks) {
   }
 }
 
+TEST(CudaConv, blocks_go_round_where_there_is_more_work_than_blocks) {
+  SKIP_WITHOUT_DEVICE();  // the emulated GPU runs at most 128 blocks
+  for (const Case& c :
+       {Case{"132 tiles", {1, 16, 53, 53}, {130, 16, 1, 1}, {}},
+        Case{"2 x 65 parts", {1, 2080, 16, 17}, {2080, 1, 1, 1}, {.groups = 2080}}}) {
+    const Operands in = operands(c, DType::kF32);
+    expect_near(on_device(own_conv_kernels(), c, in), reference(c, in), 1e-5, c, DType::kF32);
+  }
+}
+
 TEST(CudaConv, the_same_bits_on_every_run) {
   SKIP_WITHOUT_DEVICE();
   const Case& c = kCases[1];
