@@ -119,6 +119,7 @@ struct ResultOrder {
 Tensor value_rows(const RowPlan& plan, const Tensor& x, const Tensor& values) {
   const ResultOrder result(plan);
   raw::check_defined("index_put", "values", values);
+  raw::check_same_device("index_put", x, values);
   const Tensor v = to(values, x.dtype());
   TARN_CHECK_AS(ShapeError, broadcast_shapes("index_put", v.sizes(), result.sizes) == result.sizes,
                 "index_put: values must broadcast to ", result.sizes,

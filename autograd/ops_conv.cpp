@@ -7,6 +7,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/raw_conv.h"
+#include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
 namespace {
@@ -87,6 +88,10 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const Conv2dOptions& o, int64_t output_padding_h,
                         int64_t output_padding_w) {
   const OpScope scope("conv_transpose2d");
+  raw::check_defined("conv_transpose2d", "x", x);
+  raw::check_defined("conv_transpose2d", "weight", weight);
+  raw::check_same_device("conv_transpose2d", x, weight);
+  if (bias.defined()) raw::check_same_device("conv_transpose2d", x, bias);
   if (x.dim() == 3) {
     return squeeze(
         conv_transpose2d(unsqueeze(x, 0), weight, bias, o, output_padding_h, output_padding_w), 0);

@@ -46,6 +46,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int64_t dim) {
   raw::check_defined("take_along_dim", "x", x);
   raw::check_defined("take_along_dim", "index", index);
+  raw::check_same_device("take_along_dim", x, index);
   TARN_CHECK_AS(ShapeError, x.dim() == index.dim(),
                 "take_along_dim: index must have as many dimensions as x; got x=", x.describe(),
                 ", index=", index.describe());
@@ -92,6 +93,7 @@ Tensor nonzero(const Tensor& x) {
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   raw::check_defined("masked_select", "x", x);
   raw::check_defined("masked_select", "mask", mask);
+  raw::check_same_device("masked_select", x, mask);
   TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool,
                 "masked_select: mask must be bool; got mask=", mask.describe());
   const Shape sizes = broadcast_shapes("masked_select", x.sizes(), mask.sizes());
@@ -172,6 +174,7 @@ Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& s
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   raw::check_defined("index_fill", "x", x);
   raw::check_defined("index_fill", "index", index);
+  raw::check_same_device("index_fill", x, index);
   Shape sizes = x.sizes();
   if (x.dim() > 0) sizes[wrap_dim("index_fill", dim, x.dim())] = index.numel();
   return index_copy(x, dim, index, full(sizes, value, {.dtype = x.dtype(), .device = x.device()}));

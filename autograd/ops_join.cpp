@@ -63,6 +63,7 @@ Tensor stack(const std::vector<Tensor>& tensors, int64_t dim) {
   std::vector<Tensor> parts;
   for (size_t i = 0; i < tensors.size(); ++i) {
     raw::check_defined("stack", "each of the tensors", tensors[i]);
+    raw::check_same_device("stack", tensors[0], tensors[i]);
     TARN_CHECK_AS(ShapeError, tensors[i].sizes() == tensors[0].sizes(),
                   "stack: all tensors must have one shape; got tensor 0=", tensors[0].describe(),
                   ", tensor ", i, "=", tensors[i].describe());

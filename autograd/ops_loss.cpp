@@ -10,6 +10,7 @@ namespace {
 void check_pair(const char* op, const Tensor& x, const Tensor& target) {
   raw::check_defined(op, "x", x);
   raw::check_defined(op, "target", target);
+  raw::check_same_device(op, x, target);
   TARN_CHECK_AS(ShapeError, x.sizes() == target.sizes(), op,
                 ": x and target must have the same sizes; got x=", x.describe(),
                 ", target=", target.describe(), "; reshape or expand one of them first");
@@ -19,6 +20,7 @@ void check_pair(const char* op, const Tensor& x, const Tensor& target) {
 
 void check_broadcasts(const char* op, const char* name, const Tensor& t, const Tensor& x) {
   if (!t.defined()) return;
+  raw::check_same_device(op, x, t);
   bool fits = t.dim() <= x.dim();
   for (int d = 1; fits && d <= t.dim(); ++d) {
     fits = t.size(-d) == x.size(-d) || t.size(-d) == 1;

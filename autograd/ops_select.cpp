@@ -48,6 +48,9 @@ Tensor atan2(const Tensor& y, const Tensor& x) {
 }
 
 Tensor lerp(const Tensor& start, const Tensor& end, double weight) {
+  raw::check_defined("lerp", "start", start);
+  raw::check_defined("lerp", "end", end);
+  raw::check_same_device("lerp", start, end);
   Tensor out = raw::ternary(TernaryOp::kLerpScalar, start, end, end, one(weight));
   return record(
       "lerp", out, {start, end}, save(),
@@ -140,6 +143,7 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
   raw::check_defined("masked_fill", "x", x);
   raw::check_defined("masked_fill", "mask", mask);
+  raw::check_same_device("masked_fill", x, mask);
   TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool,
                 "masked_fill: the mask must be bool; got ", mask.describe());
   broadcast_shapes("masked_fill", x.sizes(), mask.sizes());

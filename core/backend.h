@@ -60,8 +60,12 @@ class Backend {
   virtual void record_event(void* event, Stream stream) = 0;
   virtual void wait_event(void* event, Stream stream) = 0;
   virtual bool query_event(void* event) = 0;
-  virtual void synchronize_event(void* event) = 0;
+  virtual void synchronize_event(void* event) = 0;  ///< never throws an IndexError
   virtual double elapsed_ms(void* start, void* end) = 0;
+
+  /// Throws the IndexError that a check on the device has found by now and nobody has been told yet
+  /// (index_check.h). synchronize and synchronize_device end with it; so does Event::synchronize.
+  virtual void throw_late_error(int) {}
 };
 
 /// The backend of a device type. Throws DeviceError that says how the library was built.

@@ -79,7 +79,9 @@ bool Event::query() const {
   return backend(device_.type).query_event(handle_);
 }
 void Event::synchronize() const {
-  backend(device_.type).synchronize_event(handle_);
+  Backend& system = backend(device_.type);
+  system.synchronize_event(handle_);
+  system.throw_late_error(device_.index);
 }
 double Event::elapsed_ms_since(const Event& start) const {
   return backend(device_.type).elapsed_ms(start.handle_, handle_);

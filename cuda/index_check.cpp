@@ -48,8 +48,4 @@ void throw_index_error(int device) {
       "; found by an earlier operation, set TARN_CUDA_BLOCKING=1 to see it where it happens"));
 }
 
-void throw_index_errors() {
-  for (int device = 0; device < device_count(); ++device) throw_index_error(device);
-}
-
 }  // namespace tarn::cuda

@@ -22,8 +22,6 @@ struct IndexMailbox {
 /// Throws the IndexError that a failed check on a device has left, if there is one, and forgets it.
 /// To be called after waiting for that device.
 void throw_index_error(int device);
-/// The same for whichever device has one.
-void throw_index_errors();
 
 /// The mailbox of a device, made at first use; kernels may write to it.
 IndexMailbox* index_mailbox(int device);

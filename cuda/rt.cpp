@@ -53,7 +53,13 @@ std::string kernel_name(const void* kernel) {
   std::string text = status == 0 ? name.get() : mangled;
   constexpr std::string_view kHidden = "(anonymous namespace)::";
   for (size_t at; (at = text.find(kHidden)) != std::string::npos;) text.erase(at, kHidden.size());
-  return text.substr(0, text.find('('));  // without the parameters
+  // Without the parameters; parentheses between angle brackets belong to template arguments.
+  size_t end = 0;
+  for (int depth = 0; end < text.size() && (depth > 0 || text[end] != '('); ++end) {
+    depth += (text[end] == '<') - (text[end] == '>');
+  }
+  text.resize(end);
+  return text.starts_with("void ") ? text.substr(5) : text;
 }
 
 struct Discovery {
@@ -108,9 +114,9 @@ const Discovery& discovery() {
 }  // namespace
 
 void fail_call(cudaError_t code, const char* call) {
-  cudaGetLastError();  // an error that can be recovered from must not show up again
-  int device = -1;
-  if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
+  cudaGetLastError();           // an error that can be recovered from must not show up again
+  int device = current_device;  // a lost context would not tell
+  if (device < 0 && cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
   const std::string text = tarn::detail::concat(
       "cuda: ", call, " failed on cuda:", device, ": ", cudaGetErrorString(code), " (",
       cudaGetErrorName(code), ", ", static_cast<int>(code), ")");

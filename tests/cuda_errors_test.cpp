@@ -1,5 +1,6 @@
 // cuda_errors_test.cpp - what a user sees when something is wrong on or about a GPU.
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include "gpu_tools.h"
@@ -7,6 +8,9 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#if defined(TARN_CUDA_EMU)
+#include "tarn/cuda/emu/hooks.h"
+#endif
 
 namespace tarn {
 namespace {
@@ -36,6 +40,7 @@ TEST_F(CudaErrors, operands_on_two_devices_are_both_named) {
        }},
       {"atan2", [&] { atan2(g, x); }},
       {"logical_and", [&] { logical_and(g, x); }},
+      {"lerp", [&] { lerp(g, x, 0.5); }},
       {"addcmul", [&] { addcmul(g, g, x); }},
       {"addcdiv", [&] { addcdiv(x, g, x); }},
       {"addmm", [&] { addmm(x, g, square.to(kCuda)); }},
@@ -47,12 +52,19 @@ TEST_F(CudaErrors, operands_on_two_devices_are_both_named) {
       {"linear", [&] { linear(g, square.to(kCuda), row); }},
       {"conv2d", [&] { conv2d(image.to(kCuda), filters); }},
       {"conv2d", [&] { conv2d(image.to(kCuda), filters.to(kCuda), ones({2})); }},
+      {"conv_transpose2d", [&] { conv_transpose2d(image.to(kCuda), filters); }},
+      {"conv_transpose2d",
+       [&] { conv_transpose2d(image.to(kCuda), filters.to(kCuda), ones({2})); }},
       {"batch_norm", [&] { batch_norm(g, row, row.to(kCuda)); }},
       {"group_norm", [&] { group_norm(image.to(kCuda), 2, ones({2})); }},
       {"layer_norm", [&] { layer_norm(g, {3}, row, row); }},
       {"cat",
        [&] {
          cat({g, x}, 0);
+       }},
+      {"stack",
+       [&] {
+         stack({g, x}, 0);
        }},
       {"index_select", [&] { index_select(g, 0, index); }},
       {"index_add", [&] { index_add(g, 0, index.to(kCuda), x); }},
@@ -63,9 +75,26 @@ TEST_F(CudaErrors, operands_on_two_devices_are_both_named) {
       {"scatter_add", [&] { scatter_add(row.to(kCuda), 0, index.to(kCuda), ones({2})); }},
       {"embedding", [&] { embedding(g, index); }},
       {"index", [&] { tarn::index(g, {index}); }},
+      {"masked_select", [&] { masked_select(g, gt(x, 0)); }},
+      {"masked_fill", [&] { masked_fill(g, gt(x, 0), 0); }},
       {"cross_entropy", [&] { cross_entropy(g, labels); }},
       {"cross_entropy", [&] { cross_entropy(g, labels.to(kCuda), row); }},
       {"nll_loss", [&] { nll_loss(g, labels); }},
+      {"index_put", [&] { index_put(g, {index}, g); }},
+      {"index_put", [&] { index_put(g, {index.to(kCuda)}, x); }},
+      {"take_along_dim",
+       [&] {
+         take_along_dim(g, labels.reshape({2, 1}), 1);
+       }},
+      {"index_fill", [&] { index_fill(g, 0, index, 1); }},
+      {"mse_loss", [&] { mse_loss(g, x); }},
+      {"l1_loss", [&] { l1_loss(g, x); }},
+      {"smooth_l1_loss", [&] { smooth_l1_loss(g, x); }},
+      {"huber_loss", [&] { huber_loss(g, x); }},
+      {"kl_div", [&] { kl_div(g, x); }},
+      {"binary_cross_entropy", [&] { binary_cross_entropy(g, x); }},
+      {"binary_cross_entropy", [&] { binary_cross_entropy(g, g, x); }},
+      {"binary_cross_entropy_with_logits", [&] { binary_cross_entropy_with_logits(g, x); }},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.op);
@@ -96,6 +125,103 @@ TEST_F(CudaErrors, more_memory_than_there_is_names_the_device_and_leaves_it_usab
   EXPECT_THROWS_WITH(empty({int64_t{1} << 45}, {.device = kCuda}), OutOfMemoryError, "cuda:0");
   EXPECT_EQ(ones({2}).to(kCuda).to_vector<float>(), std::vector<float>({1, 1}));
 }
+
+#if defined(TARN_CUDA_EMU)  // faults that a healthy machine does not have
+
+// For codes see cudaError_t.
+constexpr int kOutOfMemory = 2, kInsufficientDriver = 35, kNoDevice = 100, kUnknown = 999;
+constexpr int kIllegalAddress = 700, kLaunchOutOfResources = 701;
+
+TEST_F(CudaErrors, an_allocation_that_fails_once_is_tried_again_with_the_cache_emptied) {
+  { const Tensor cached = empty({int64_t{8} << 20}, {.device = kCuda}); }
+  emu::fail_call("cudaMalloc", 1, kOutOfMemory);
+  const Tensor x = empty({int64_t{24} << 20}, {.device = kCuda});
+  emu::clear_failures();
+  EXPECT_EQ(x.numel(), int64_t{24} << 20);
+}
+
+TEST_F(CudaErrors, a_launch_that_fails_names_the_kernel_and_the_next_works) {
+  const Tensor x = ones({5}).to(kCuda);
+  emu::fail_call("cudaLaunchKernelEx", 1, kLaunchOutOfResources);
+  try {
+    add(x, x);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find("cuda: launch of tarn::cuda::elementwise_kernel<"), 0u) << text;
+    EXPECT_NE(text.find(" failed on cuda:0: "), std::string::npos) << text;
+    EXPECT_NE(text.find("(cudaErrorLaunchOutOfResources, 701)"), std::string::npos) << text;
+  }
+  EXPECT_EQ(add(x, x).to_vector<float>(), std::vector<float>(5, 2.0f));
+}
+
+TEST_F(CudaErrors, a_copy_that_fails_names_the_call) {
+  const Tensor x = ones({5});
+  emu::fail_call("cudaMemcpyAsync", 1, kUnknown);
+  EXPECT_THROWS_WITH(x.to(kCuda), DeviceError, "cuda: cudaMemcpyAsync failed on cuda:0: ");
+}
+
+/// Prints the errors of f, called twice, and ends the process.
+[[noreturn]] void print_errors_and_exit(const std::function<void()>& f) {
+  for (int i = 0; i < 2; ++i) {
+    try {
+      f();
+      std::fprintf(stderr, "no error\n");
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "<%s>\n", error.what());
+    }
+  }
+  std::exit(0);
+}
+
+TEST_F(CudaErrors, after_an_error_that_ends_the_context_later_ones_repeat_it) {
+  const auto twice = [] {
+    const Tensor x = ones({5}).to(kCuda);
+    emu::fail_call("cudaStreamSynchronize", 1, kIllegalAddress);
+    print_errors_and_exit([&] {
+      x.to(kCPU);
+      emu::fail_call("cudaMemcpyAsync", 1, kUnknown);
+      x.to(kCPU);
+    });
+  };
+  EXPECT_EXIT(twice(), testing::ExitedWithCode(0),
+              "<cuda: cudaStreamSynchronize failed on cuda:0: .*700\\)>\n"
+              "(.|\n)*; the first error was: cuda: cudaStreamSynchronize failed on cuda:0: ");
+}
+
+class CudaAbsent : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }  // a fresh process
+  void TearDown() override { unsetenv("TARN_EMU_FAIL"); }
+  static void use_failure(int code) {
+    setenv("TARN_EMU_FAIL", ("cudaGetDeviceCount:1=" + std::to_string(code)).c_str(), 1);
+  }
+  [[noreturn]] static void report() {
+    std::fprintf(stderr, "%zu devices\n", available_devices().size());
+    print_errors_and_exit([] { ones({2}).to(kCuda); });
+  }
+};
+
+TEST_F(CudaAbsent, without_a_gpu_the_cpu_is_left) {
+  use_failure(kNoDevice);
+  EXPECT_EXIT(report(), testing::ExitedWithCode(0),
+              "1 devices(.|\n)*cuda: no GPU is visible; use device cpu");
+}
+
+TEST_F(CudaAbsent, an_old_driver_is_named_with_what_this_build_needs) {
+  use_failure(kInsufficientDriver);
+  EXPECT_EXIT(report(), testing::ExitedWithCode(0),
+              "1 devices(.|\n)*cuda: the driver supports CUDA [0-9.]+, this build needs [0-9.]+; "
+              "update the driver");
+}
+
+TEST_F(CudaAbsent, any_other_failure_is_told_with_its_code) {
+  use_failure(kUnknown);
+  EXPECT_EXIT(report(), testing::ExitedWithCode(0),
+              "1 devices(.|\n)*cuda: cudaGetDeviceCount failed: .*cudaErrorUnknown, 999");
+}
+
+#endif  // TARN_CUDA_EMU
 
 }  // namespace
 }  // namespace tarn

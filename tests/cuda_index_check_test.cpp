@@ -3,9 +3,11 @@
 #include "tests_throws.h"
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
+#include "tarn/core/transfer.h"
 #include "tarn/cuda/graph.h"
 #include "tarn/cuda/index_check.h"
 #include "tarn/cuda/launch.h"
@@ -64,6 +66,18 @@ TEST_F(CudaIndexCheck, every_way_to_wait_tells) {
   EXPECT_THROWS_WITH(event.synchronize(), IndexError, text);
   const Tensor more = index_select(x, 0, bad);
   EXPECT_THROWS_WITH(nonzero(x), IndexError, text);  // needs a count on the host
+}
+
+TEST_F(CudaIndexCheck, memory_that_comes_back_while_an_error_waits_keeps_it_for_the_user) {
+  const Tensor out = index_select(rows(3, 1), 0, ints({3}, {1}));
+  const Stream side = backend(DeviceType::kCUDA).create_stream(0, 0);
+  {
+    const Tensor lent = zeros({1 << 20}, {.device = kCuda});
+    record_stream(lent, side);
+  }
+  EXPECT_THROWS_WITH(empty_cache(kCuda), IndexError, "index 3 at position 0");
+  EXPECT_NO_THROW(empty_cache(kCuda));
+  backend(DeviceType::kCUDA).destroy_stream(side);
 }
 
 TEST_F(CudaIndexCheck, the_first_of_several_is_told_with_its_smallest_position) {

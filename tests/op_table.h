@@ -15,7 +15,8 @@
 //   nonfinite    one NaN or infinity among ordinary inputs, f64 and f32
 //   large        value and gradient where kernels use blocks, tails and threads
 //   device_cuda  the GPU against the CPU
-//   errors       each wrong call throws tarn::Error with its text
+//   errors       each wrong call throws tarn::Error with its text, at the latest when the device is
+//                waited for
 #pragma once
 
 #include <functional>
@@ -23,9 +24,32 @@
 #include <vector>
 
 #include "tarn/autograd/gradcheck.h"
-#include "tarn/core/tensor.h"
+#include "tarn/core/factory.h"
 
 namespace tarn::optable {
+
+/// Where inputs are made: the CPU until an InputDeviceGuard says otherwise.
+Device input_device();
+
+// The same names as in core/factory.h, so that rows need not speak of devices: what they make for a
+// wrong call is there as well.
+inline Tensor zeros(const Shape& sizes, TensorOptions options = {}) {
+  options.device = input_device();
+  return tarn::zeros(sizes, options);
+}
+inline Tensor ones(const Shape& sizes, TensorOptions options = {}) {
+  options.device = input_device();
+  return tarn::ones(sizes, options);
+}
+inline Tensor tensor(std::initializer_list<double> values, TensorOptions options = {}) {
+  options.device = input_device();
+  return tarn::tensor(values, options);
+}
+inline Tensor tensor(std::initializer_list<double> values, const Shape& sizes,
+                     TensorOptions options) {
+  options.device = input_device();
+  return tarn::tensor(values, sizes, options);
+}
 
 /// How one input is made.
 struct In {

@@ -34,7 +34,8 @@ AttentionOptions options(const Setup& s, const Tensor& mask, Generator& generato
 /// The factors that dropout multiplies probabilities of these sizes with.
 std::vector<double> factors(const Shape& sizes, double p) {
   Generator generator(kSeed);
-  return dropout(ones(sizes, {.dtype = DType::kF64}), p, true, &generator).to_vector<double>();
+  return dropout(tarn::ones(sizes, {.dtype = DType::kF64}), p, true, &generator)
+      .to_vector<double>();
 }
 
 /// q, k, v [B, H, T, D] (k and v: G heads), optional mask: by the definition.
@@ -112,7 +113,8 @@ std::vector<Error> attention_errors() {
     return Error{what, std::move(call), text};
   };
   const auto sdpa = [](Shape q, Shape k, Shape v, Tensor mask = {}, double dropout = 0) {
-    scaled_dot_product_attention(zeros(q), zeros(k), zeros(v), {.mask = mask, .dropout = dropout});
+    scaled_dot_product_attention(optable::zeros(q), optable::zeros(k), optable::zeros(v),
+                                 {.mask = mask, .dropout = dropout});
   };
   return {
       error(

@@ -23,7 +23,7 @@ Shape sized(Shape sizes, int d, int64_t n) {
 }
 
 Tensor ints(std::initializer_list<double> values, const Shape& sizes) {
-  return tensor(values, sizes, {.dtype = DType::kI64});
+  return optable::tensor(values, sizes, {.dtype = DType::kI64});
 }
 std::vector<Error> range_errors(std::function<void(const Tensor& index)> call) {
   return {{"too large",

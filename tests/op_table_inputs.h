@@ -10,8 +10,7 @@ namespace tarn::optable {
 
 using Rng = std::mt19937_64;
 
-/// Where make_inputs and special_inputs put their tensors: the CPU until a guard says otherwise.
-Device input_device();
+/// Until it ends, inputs are made on a device.
 class InputDeviceGuard {
  public:
   explicit InputDeviceGuard(Device device);

@@ -21,7 +21,7 @@ Row dropout_row(const char* name, Drop fn, std::vector<Shape> shapes) {
   // The same mask is seen on ones.
   row.reference = one([drop](const std::vector<Host>& in) {
     const std::vector<double> kept =
-        drop(ones(in[0].sizes, {.dtype = DType::kF64})).to_vector<double>();
+        drop(tarn::ones(in[0].sizes, {.dtype = DType::kF64})).to_vector<double>();
     Host out = in[0];
     for (size_t i = 0; i < kept.size(); ++i) {
       out.v[i] = kept[i] == 0 ? 0 : in[0].v[i] / 0.6;
@@ -63,9 +63,9 @@ void add_random_rows(Table& table) {
       errors_only("rand", {{"integers", [=] { rand({2}, whole); }, "dtype must be floating"}}));
   table.add(
       errors_only("randn", {{"integers", [=] { randn({2}, whole); }, "dtype must be floating"}}));
-  table.add(errors_only("rand_like", {{"integers", [=] { rand_like(zeros({2}, whole)); },
+  table.add(errors_only("rand_like", {{"integers", [=] { rand_like(optable::zeros({2}, whole)); },
                                        "dtype must be floating"}}));
-  table.add(errors_only("randn_like", {{"integers", [=] { randn_like(zeros({2}, whole)); },
+  table.add(errors_only("randn_like", {{"integers", [=] { randn_like(optable::zeros({2}, whole)); },
                                         "dtype must be floating"}}));
   table.add(errors_only("randint",
                         {{"range", [] { randint(3, 3, {2}); }, "randint: low must be below high"},
@@ -73,8 +73,9 @@ void add_random_rows(Table& table) {
                           "randint: u8 holds integers from 0 to 255; got low=0, high=300"},
                          {"bool", [] { randint(0, 2, {2}, {.dtype = DType::kBool}); },
                           "randint: bool holds no integers; use bernoulli"}}));
-  table.add(errors_only("randint_like", {{"range", [=] { randint_like(zeros({2}, whole), 3, 3); },
-                                          "randint: low must be below high"}}));
+  table.add(errors_only("randint_like",
+                        {{"range", [=] { randint_like(optable::zeros({2}, whole), 3, 3); },
+                          "randint: low must be below high"}}));
   table.add(errors_only("randperm",
                         {{"negative", [] { randperm(-1); }, "randperm: n must not be negative"},
                          {"dtype", [] { randperm(300, {.dtype = DType::kU8}); },
