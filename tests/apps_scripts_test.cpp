@@ -69,10 +69,27 @@ TEST_F(Scripts, quickstart_shows_every_command_of_a_bare_machine) {
   EXPECT_TRUE(has("  env DEBIAN_FRONTEND=noninteractive apt-get update -q\n")) << out;
   EXPECT_TRUE(has("apt-get install -y -q --no-install-recommends g++ cmake ninja-build ")) << out;
   EXPECT_TRUE(has(" dataset-fashion-mnist\n")) << out;
-  EXPECT_TRUE(has("  cmake --preset release -DTARN_BUILD_APPS=ON -DTARN_BUILD_TESTS=OFF\n")) << out;
+  EXPECT_TRUE(has("  cmake --preset release -DTARN_CUDA=")) << out;
+  EXPECT_TRUE(has(" -DTARN_BUILD_APPS=ON -DTARN_BUILD_TESTS=OFF\n")) << out;
   EXPECT_TRUE(has("--target tarn-resnet\n")) << out;
   EXPECT_TRUE(out.ends_with("==> Training: build/bin/tarn-resnet --epochs 1\n")) << out;
   EXPECT_FALSE(has("sudo")) << out;
+}
+
+TEST_F(Scripts, quickstart_gpt_takes_the_text_and_its_own_trainer) {
+  run("apps/quickstart --dry-run gpt --max-iters 9");
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_TRUE(has(" bible-kjv\n")) << out;
+  EXPECT_FALSE(has("dataset-fashion-mnist")) << out;
+  EXPECT_TRUE(has("--target tarn-gpt\n")) << out;
+  EXPECT_TRUE(out.ends_with("==> Training: build/bin/tarn-gpt --max-iters 9\n")) << out;
+}
+
+TEST_F(Scripts, quickstart_gpt_needs_no_package_for_a_text_of_the_users) {
+  run("apps/quickstart --dry-run gpt --data gpt");
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_FALSE(has("bible-kjv")) << out;
+  EXPECT_TRUE(out.ends_with("==> Training: build/bin/tarn-gpt --data gpt\n")) << out;
 }
 
 TEST_F(Scripts, sudo_is_used_only_when_not_root) {

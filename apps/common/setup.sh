@@ -11,6 +11,7 @@ INSTALL=${INSTALL:-1}
 BUILD_PACKAGES=(g++ cmake ninja-build libeigen3-dev libdnnl-dev libstb-dev nlohmann-json3-dev
                 zlib1g-dev libgloo-dev)
 DATA_PACKAGES=(dataset-fashion-mnist)
+TEXT_PACKAGES=(bible-kjv)
 TEST_PACKAGES=(libgtest-dev pkg-config)
 FORMAT_PACKAGES=(clang-format-14)
 

@@ -1,9 +1,7 @@
 // checkpoint.h - one folder holds everything a run needs to go on.
 //
 //   checkpoints/last/  model.safetensors  optim.safetensors  ema.safetensors  state.json
-//
-// A checkpoint is written beside the old one and then exchanged with it in one step, so a full disk
-// or a kill in the middle leaves the old checkpoint whole.
+// (apps/common/checkpoint_folder.h says how it is written.)
 #pragma once
 
 #include <cstdint>

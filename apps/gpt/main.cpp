@@ -1,0 +1,215 @@
+// main.cpp - tarn-gpt: trains GPT-2 models on text, and writes text with them.
+//
+// Read on: settings (the flags), corpus (text to tokens), setup (model, optimizer, schedule),
+// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include <unistd.h>
+
+#include "tarn/apps/common/device_choice.h"
+#include "tarn/apps/common/main_guard.h"
+#include "tarn/apps/common/text.h"
+#include "tarn/apps/gpt/setup.h"
+#include "tarn/apps/gpt/trainer.h"
+#include "tarn/apps/gpt/write_text.h"
+#include "tarn/core/math_mode.h"
+#include "tarn/core/parallel.h"
+#include "tarn/core/random.h"
+
+namespace {
+
+using namespace tarn;
+using namespace tarn::apps;
+using nn::models::Gpt;
+namespace fs = std::filesystem;
+
+std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
+  const fs::path path = run / "tokenizer.json";
+  return fs::exists(path) ? data::load_tokenizer(path.string()) : nullptr;
+}
+
+// --init-from FILE: the model in the file. A vocabulary that is larger than the tokenizer's is
+// common (padded); a smaller one cannot read its tokens.
+std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
+                                   const data::Tokenizer* tokenizer) {
+  const int64_t heads = options.given("--n-head") ? s.n_head : 0;
+  GptWeights weights = load_gpt_weights(s.init_from, heads);
+  TARN_CHECK_AS(ValueError, !tokenizer || tokenizer->vocab_size() <= weights.options.vocab,
+                "the model in ", s.init_from, " knows ", weights.options.vocab,
+                " tokens, the tokenizer has ", tokenizer ? tokenizer->vocab_size() : 0);
+  GptSettings sized = s;
+  if (!options.given("--block-size")) sized.block_size = weights.options.block;
+  return make_gpt(sized, std::move(weights), s.init_from);
+}
+
+// The model of a checkpoint alone, for text and estimates.
+std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const char* name) {
+  GptCheckpoint c = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / name);
+  GptSettings sized = s;
+  sized.block_size = c.options.block;
+  return make_gpt(sized, GptWeights{std::move(c.model), c.options}, *s.resume);
+}
+
+int write_samples(const GptSettings& s, const Options& options) {
+  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  TARN_CHECK(tokenizer,
+             "--sample: no tokenizer for this model; pass --tokenizer with the folder of ",
+             "GPT-2's vocab.json and merges.txt, byte, or a tokenizer.json");
+  const auto gpt = s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, tokenizer.get());
+  const std::vector<int32_t> prompt = prompt_ids(s.start, *tokenizer);
+  Generator generator(static_cast<uint64_t>(s.seed));
+  const auto start = std::chrono::steady_clock::now();
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < s.num_samples; ++i) {
+    if (!s.start.empty()) std::cout << tokenizer->decode(prompt) << std::flush;
+    write_tokens(*gpt, prompt, text_options(s, s.max_new_tokens, generator), [&](int32_t id) {
+      ++tokens;
+      if (id >= tokenizer->vocab_size() || id == tokenizer->end_of_text()) return false;
+      std::cout << tokenizer->piece(id) << std::flush;
+      return true;
+    });
+    std::cout << "\n---------------\n";
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::cerr << format("%lld tokens in %.1f s, %.0f tokens/s\n", static_cast<long long>(tokens),
+                      took.count(), static_cast<double>(tokens) / took.count());
+  return 0;
+}
+
+void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt) {
+  const nn::models::GptOptions& o = gpt.options();
+  std::printf(
+      "%lld layers, %lld heads, width %lld, block %lld (%lld parameters), %d thread%s, %s\n",
+      static_cast<long long>(o.layers), static_cast<long long>(o.heads),
+      static_cast<long long>(o.size), static_cast<long long>(o.block),
+      static_cast<long long>(gpt.num_parameters()), num_threads(), num_threads() == 1 ? "" : "s",
+      Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
+  std::printf("%s: %lld training and %lld test tokens, %lld different (%s); %lld tokens a step\n",
+              corpus.name.c_str(), static_cast<long long>(corpus.train.size()),
+              static_cast<long long>(corpus.val.size()), static_cast<long long>(corpus.vocab),
+              corpus.tokenizer ? corpus.tokenizer->kind().c_str() : "ids",
+              static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
+}
+
+RunDir open_run(const GptSettings& s, const std::string& data) {
+  if (s.resume) return RunDir::open(*s.resume);
+  if (s.out_dir.empty()) return RunDir::create("runs", default_run_name("gpt-" + s.model, data));
+  const fs::path path = fs::path(s.out_dir).lexically_normal();
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  const fs::path base = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  return RunDir::create(base, named.filename().string());
+}
+
+void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir& run,
+                   double seconds, bool complete) {
+  const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+  const GptHistory& history = trainer.history();
+  if (history.evals.size() > 1) std::cout << "\n" << terminal_chart(history, color);
+  const char* path = run.path().c_str();
+  std::printf("\n%s after %s, %.0f tokens/s\n", complete ? "Done" : "Stopped and saved",
+              clock_text(seconds).c_str(), trainer.tokens_per_second());
+  std::printf("  run folder  %s (plots/, samples/, metrics.jsonl, train.log, checkpoints/)\n",
+              path);
+  if (!complete) {
+    std::printf("  go on       tarn-gpt --resume %s\n", path);
+  } else {
+    std::printf(
+        "  try next    tarn-gpt --sample --resume %s --start 'And God said'\n"
+        "              tarn-gpt --resume %s --max-iters %lld\n"
+        "              tarn-gpt --help\n",
+        path, path, static_cast<long long>(2 * s.max_iters));
+  }
+  if (history.evals.empty()) return;
+  const GptEvalFigures& last = history.evals.back();
+  // The line other programs read: keep its form, and keep it last.
+  std::printf("Final: train loss %.4f, val loss %.4f, best val loss %.4f\n", last.train_loss,
+              last.val_loss, trainer.state().best_val_loss);
+}
+
+int evaluate_only(const GptSettings& s, const Options& options) {
+  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  const auto gpt =
+      s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, corpus.tokenizer.get());
+  print_start(s, corpus, *gpt);
+  GptTrainer trainer(s, corpus, *gpt, nullptr);
+  const std::optional<GptLosses> losses = trainer.estimate();
+  if (losses) std::printf("train loss %.4f, val loss %.4f\n", losses->train, losses->val);
+  return 0;
+}
+
+// What the run folder should say of the model, wherever its sizes came from.
+void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
+  s.n_layer = o.layers;
+  s.n_head = o.heads;
+  s.n_embd = o.size;
+  s.block_size = o.block;
+  s.bias = o.bias;
+}
+
+int train(GptSettings& s, const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<GptCheckpoint> checkpoint;
+  if (s.resume) checkpoint = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
+  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  const int64_t vocab = checkpoint ? checkpoint->options.vocab : corpus.vocab;
+  const auto gpt = s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
+                                              : make_gpt(s, vocab);
+  note_sizes(s, gpt->options());
+  check_length(corpus, s.block_size);
+  RunDir run = open_run(s, corpus.name);
+  print_start(s, corpus, *gpt);
+  std::printf("run folder %s\n", run.path().c_str());
+  std::fflush(stdout);
+  GptTrainer trainer(s, corpus, *gpt, &run);
+  if (checkpoint) {
+    const GptState& at = checkpoint->state;
+    trainer.resume(*checkpoint,
+                   load_gpt_history(run.path() / "metrics.jsonl", at.step, at.evaluated_step));
+    checkpoint.reset();
+    if (trainer.state().step >= s.max_iters) {
+      std::printf("All %lld steps are done; a larger --max-iters goes on.\n",
+                  static_cast<long long>(s.max_iters));
+      return 0;
+    }
+    std::printf("resumed after step %lld\n", static_cast<long long>(trainer.state().step));
+  } else if (corpus.tokenizer) {
+    write_file(run.path() / "tokenizer.json", corpus.tokenizer->json());
+  }
+  run.write_config(options, num_threads());
+  const bool complete = trainer.fit();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  print_summary(s, trainer, run, took.count(), complete);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  GptSettings s;
+  Options options("tarn-gpt", "Trains GPT-2 models on text, and writes text with them.");
+  declare_flags(options, s);
+  if (!options.parse(argc, argv)) return 0;
+  if (s.init_from == "resume" && !s.resume && options.given("--out-dir")) s.resume = s.out_dir;
+  if (s.resume) {
+    inherit_flags(options, *s.resume,
+                  {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
+                   "--start", "--num-samples", "--max-new-tokens"});
+  } else {
+    apply_preset(options, s);
+  }
+  check_settings(s);
+  s.device = choose_device(s.device, std::cout).str();
+  set_allow_tf32(s.allow_tf32);
+  if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
+  manual_seed(static_cast<uint64_t>(s.seed));
+  if (s.sample) return write_samples(s, options);
+  return s.eval_only ? evaluate_only(s, options) : train(s, options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return main_guard("tarn-gpt", [&] { return run(argc, argv); });
+}

@@ -1,0 +1,200 @@
+// settings.cpp - the trainer's flags and the presets of --model.
+#include "tarn/apps/gpt/settings.h"
+
+#include <utility>
+#include <vector>
+
+namespace tarn::apps {
+namespace {
+
+void declare_data(Options& options, GptSettings& s) {
+  options.group("Data");
+  options
+      .add("--dataset, --data", &s.data,
+           "king-james (Debian's bible-kjv), a text file, token files of llm.c or nanoGPT (.bin), "
+           "or a folder with train.bin and val.bin")
+      .value_name("DATA");
+  options.add("--val-data", &s.val_data, "text or tokens to test on")
+      .value_name("FILE")
+      .default_text("the end of --data");
+  options.add("--val-fraction", &s.val_fraction, "share of --data that is kept for testing")
+      .above(0)
+      .below(1);
+  options
+      .add("--tokenizer", &s.tokenizer,
+           "char, byte, bpe:N (learn N tokens from the text), a folder with GPT-2's vocab.json and "
+           "merges.txt, or a tokenizer.json of a run; auto: char for text, else meta.json beside "
+           "the tokens")
+      .value_name("TOKENIZER");
+}
+
+void declare_model(Options& options, GptSettings& s) {
+  options.group("Model");
+  options.add("--model", &s.model, "sizes and training flags that suit them")
+      .choices({"char", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"});
+  options
+      .add("--init-from", &s.init_from,
+           "scratch, resume (the run in --out-dir), or a file of weights: safetensors of Hugging "
+           "Face's GPT-2, nanoGPT or tarn-gpt, or a checkpoint of llm.c")
+      .value_name("FROM");
+  options.add("--n-layer", &s.n_layer, "blocks").at_least(1).default_text("by --model");
+  options.add("--n-head", &s.n_head, "attention heads").at_least(1).default_text("by --model");
+  options.add("--n-embd", &s.n_embd, "width").at_least(1).default_text("by --model");
+  options.add("--block-size", &s.block_size, "tokens the model sees at once")
+      .at_least(1)
+      .default_text("by --model");
+  options.add("--dropout", &s.dropout, "chance that a value is dropped in training")
+      .at_least(0)
+      .below(1);
+  options.add("--bias", &s.bias, "biases in linear layers and norms");
+}
+
+void declare_training(Options& options, GptSettings& s) {
+  options.group("Training");
+  options.add("-b, --batch-size", &s.batch_size, "windows of a micro-batch").at_least(1);
+  options
+      .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
+           "micro-batches of a step")
+      .at_least(1)
+      .default_text("by --model");
+  options.add("--max-iters", &s.max_iters, "steps").at_least(1).default_text("by --model");
+  options.add("--lr, --learning-rate", &s.learning_rate, "AdamW's, after the warm-up")
+      .above(0)
+      .default_text("by --model");
+  options.add("--decay-lr", &s.decay_lr, "warm-up, then a cosine down to --min-lr; else constant");
+  options.add("--warmup-iters", &s.warmup_iters, "steps of warm-up")
+      .at_least(0)
+      .default_text("by --model");
+  options.add("--lr-decay-iters", &s.lr_decay_iters, "step at which --min-lr is reached")
+      .at_least(0)
+      .default_text("--max-iters");
+  options.add("--min-lr", &s.min_lr, "the last rate").at_least(0).default_text("by --model");
+  options.add("--wd, --weight-decay", &s.weight_decay, "of matrices; vectors do not decay")
+      .at_least(0);
+  options.add("--beta1", &s.beta1, "AdamW's").at_least(0).below(1);
+  options.add("--beta2", &s.beta2, "AdamW's").at_least(0).below(1).default_text("by --model");
+  options.add("--grad-clip", &s.grad_clip, "largest norm of all gradients; 0: no limit")
+      .at_least(0);
+  options.add("--dtype", &s.dtype, "what is computed in")
+      .choices({"float32", "bfloat16", "float16"});
+  options.add("--grad-checkpoint", &s.grad_checkpoint,
+              "keep only the inputs of blocks and compute the rest again: less memory");
+  options.group("Evaluation");
+  options
+      .add("--eval-interval", &s.eval_interval,
+           "steps between estimates of the losses, samples and checkpoints")
+      .at_least(1)
+      .default_text("by --model");
+  options.add("--eval-iters", &s.eval_iters, "batches of an estimate")
+      .at_least(1)
+      .default_text("by --model");
+  options.add("--log-interval", &s.log_interval, "steps between lines in train.log").at_least(1);
+  options.add("--eval-only", &s.eval_only, "only estimate the losses");
+}
+
+void declare_text(Options& options, GptSettings& s) {
+  options.group("Text");
+  options.add("--sample", &s.sample, "only write text, with --resume RUN or --init-from FILE");
+  options.add("--start", &s.start, "text to go on from, or FILE:path").value_name("TEXT");
+  options.add("--num-samples", &s.num_samples, "how many texts").at_least(1);
+  options.add("--max-new-tokens", &s.max_new_tokens, "tokens of a text").at_least(1);
+  options
+      .add("--temperature", &s.temperature, "below 1 likely, above 1 surprising; 0: the likeliest")
+      .at_least(0);
+  options.add("--top-k", &s.top_k, "draw from the k most likely tokens; 0: all").at_least(0);
+  options.add("--top-p", &s.top_p, "draw from the fewest tokens with this probability")
+      .above(0)
+      .at_most(1);
+  options.add("--kv-cache", &s.kv_cache, "keep keys and values; without, every token costs more");
+  options
+      .add("--sample-tokens", &s.sample_tokens,
+           "while training, show so many tokens of text at every estimate; 0: none")
+      .at_least(0);
+}
+
+void declare_run(Options& options, GptSettings& s) {
+  options.group("Run");
+  options
+      .add("--device", &s.device,
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+      .value_name("DEVICE");
+  options.add("--allow-tf32", &s.allow_tf32,
+              "on a GPU: matrix products with inputs rounded to 10 bits, faster");
+  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
+  options.add("--output-dir, --out-dir", &s.out_dir, "the run's folder")
+      .value_name("DIR")
+      .default_text("runs/MODEL-DATA-TIME");
+  options
+      .add("--resume", &s.resume,
+           "go on in this run folder; flags not given are those of the run, and with the same "
+           "flags the losses are those of a run that was never stopped")
+      .value_name("RUN");
+  options.add("--seed", &s.seed, "of initialisation, batches, dropout and text").at_least(0);
+  options.add("--progress", &s.progress,
+              "progress bars (on a terminal; elsewhere a line every 10 s)");
+  options.epilog(
+      "Examples:\n"
+      "  tarn-gpt                                      a small model on the King James Bible\n"
+      "  tarn-gpt --data FILE.txt --max-iters 5000     on a text of yours\n"
+      "  tarn-gpt --resume runs/NAME                   after Ctrl-C, or for more --max-iters\n"
+      "  tarn-gpt --sample --resume runs/NAME --start 'And God'\n"
+      "  tarn-gpt --sample --init-from model.safetensors --tokenizer VOCABFOLDER --start Hello\n"
+      "\n"
+      "A run writes config.json, args.txt, tokenizer.json, metrics.jsonl, train.log,\n"
+      "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C or\n"
+      "SIGTERM saves and ends with exit code 0. Other exit codes: 1 for an error, 2 for\n"
+      "a command line that cannot be run.");
+}
+
+}  // namespace
+
+void declare_flags(Options& options, GptSettings& s) {
+  declare_data(options, s);
+  declare_model(options, s);
+  declare_training(options, s);
+  declare_text(options, s);
+  declare_run(options, s);
+}
+
+void apply_preset(Options& options, const GptSettings& s) {
+  if (s.model == "char") return;  // the defaults of the flags
+  std::vector<std::pair<const char*, const char*>> values{
+      {"--block-size", "1024"},   {"--gradient-accumulation-steps", "40"},
+      {"--max-iters", "600000"},  {"--learning-rate", "6e-4"},
+      {"--min-lr", "6e-5"},       {"--beta2", "0.95"},
+      {"--warmup-iters", "2000"}, {"--eval-interval", "2000"},
+      {"--eval-iters", "200"}};
+  const auto size = [&](const char* layers, const char* heads, const char* width) {
+    values.insert(values.end(), {{"--n-layer", layers}, {"--n-head", heads}, {"--n-embd", width}});
+  };
+  if (s.model == "gpt2") size("12", "12", "768");
+  if (s.model == "gpt2-medium") size("24", "16", "1024");
+  if (s.model == "gpt2-large") size("36", "20", "1280");
+  if (s.model == "gpt2-xl") size("48", "25", "1600");
+  for (const auto& [name, value] : values) options.preset(name, value);
+}
+
+void check_settings(const GptSettings& s) {
+  if (s.resume && s.init_from != "scratch" && s.init_from != "resume") {
+    throw UsageError("--init-from and --resume both say where the weights come from; pass one");
+  }
+  if (s.init_from == "resume" && !s.resume) {
+    throw UsageError("--init-from resume needs --out-dir RUN, the folder of the run to go on with");
+  }
+  if ((s.sample || s.eval_only) && !s.resume && !s.from_file()) {
+    throw UsageError(std::string(s.sample ? "--sample" : "--eval-only") +
+                     " needs weights: pass --resume RUN or --init-from FILE");
+  }
+  if (s.n_embd % s.n_head != 0) {
+    throw UsageError("--n-embd must be a multiple of --n-head; got " + std::to_string(s.n_embd) +
+                     " and " + std::to_string(s.n_head));
+  }
+  if (s.dtype != "float32") {
+    throw UsageError("--dtype " + s.dtype + ": this version trains in float32 only");
+  }
+  if (s.grad_checkpoint) {
+    throw UsageError("--grad-checkpoint: this version keeps all activations");
+  }
+}
+
+}  // namespace tarn::apps

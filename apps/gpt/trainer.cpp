@@ -1,0 +1,220 @@
+// trainer.cpp - the training loop.
+#include "tarn/apps/gpt/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "tarn/apps/common/text.h"
+#include "tarn/apps/gpt/setup.h"
+#include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/core/transfer.h"
+#include "tarn/optim/clip.h"
+
+namespace tarn::apps {
+namespace {
+
+// Windows of estimates come from streams of their own, so that they change nothing for training.
+constexpr uint64_t kTrainStream = 0x7472'6169'6e00'0000, kValStream = 0x7661'6c00'0000'0000;
+constexpr uint64_t kTextStream = 0x7465'7874'0000'0000;
+
+data::TokenDataset windows(const data::Tokens& tokens, const nn::models::Gpt& gpt) {
+  return data::TokenDataset(tokens, {.block = gpt.options().block, .vocab = gpt.options().vocab});
+}
+
+double now() {
+  using std::chrono::steady_clock;
+  return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt,
+                       RunDir* run)
+    : s_(s),
+      corpus_(corpus),
+      gpt_(gpt),
+      run_(run),
+      train_(windows(corpus.train, gpt)),
+      val_(windows(corpus.val, gpt)),
+      optimizer_(make_optimizer(s, gpt)) {
+  scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
+}
+
+void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
+  const nn::models::GptOptions &was = c.options, &is = gpt_.options();
+  const auto text = [](const nn::models::GptOptions& o) {
+    return format("%lld layers, %lld heads, width %lld, block %lld, vocabulary %lld%s",
+                  static_cast<long long>(o.layers), static_cast<long long>(o.heads),
+                  static_cast<long long>(o.size), static_cast<long long>(o.block),
+                  static_cast<long long>(o.vocab), o.bias ? ", biases" : "");
+  };
+  TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
+             text(was), "; these flags and data make one of ", text(is));
+  gpt_.load_state_dict(c.model);
+  optimizer_->load_state_dict(c.optimizer);
+  state_ = c.state;
+  scheduler_->set_step(state_.step);
+  default_generator().set_state(state_.random);
+  history_ = std::move(history);
+  run_->log("resumed after step " + std::to_string(state_.step));
+}
+
+// Estimates at every multiple of --eval-interval and at the end, steps between them.
+bool GptTrainer::fit() {
+  gpt_.train();
+  while (true) {
+    const bool due = state_.step % s_.eval_interval == 0 || state_.step >= s_.max_iters;
+    const bool done = !due || state_.evaluated_step == state_.step || evaluate();
+    if (done && state_.step >= s_.max_iters) return true;
+    const int64_t next = (state_.step / s_.eval_interval + 1) * s_.eval_interval;
+    if (!done || !train_until(std::min(next, s_.max_iters))) {
+      save("last");
+      run_->log("interrupted; state saved");
+      return false;
+    }
+  }
+}
+
+// Returns false if a signal came.
+bool GptTrainer::train_until(int64_t last) {
+  Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
+                                                    static_cast<long long>(s_.max_iters)),
+                                    .enabled = s_.progress,
+                                    .leave = false});
+  while (state_.step < last) {
+    if (interrupt_.requested()) return false;
+    const GptStepFigures f = train_step();
+    bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
+    bar.advance();
+    if (f.step != 1 && f.step % s_.log_interval != 0) continue;
+    run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s",
+                     static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
+                     f.milliseconds, f.tokens_per_second));
+    record(history_, *run_, f);
+  }
+  return true;
+}
+
+// The mean over the tokens of a batch, for training and for estimates.
+Tensor GptTrainer::loss(const data::Batch& batch) {
+  const Device device(s_.device);
+  return gpt_.loss(to_async(batch.input, device), to_async(batch.target, device));
+}
+
+// One step: the mean over all tokens of its micro-batches, each weighed by its share of them.
+GptStepFigures GptTrainer::train_step() {
+  const double start = now();
+  const int64_t micro = s_.gradient_accumulation_steps, rows = s_.batch_size;
+  const auto all_tokens = static_cast<double>(micro * rows * gpt_.options().block);
+  GptStepFigures f{.step = state_.step + 1, .lr = optimizer_->lr()};
+  optimizer_->zero_grad();
+  for (int64_t i = 0; i < micro; ++i) {
+    const data::Batch batch =
+        train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows, i * rows);
+    const Tensor mean = loss(batch);
+    const double share = static_cast<double>(batch.target.numel()) / all_tokens;
+    (mean * share).backward();
+    f.loss += mean.item() * share;
+  }
+  TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
+             " (lr ", number_text(f.lr),
+             "); try a lower --learning-rate or a longer --warmup-iters");
+  f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
+                            : optim::grad_norm(gpt_.parameters());
+  optimizer_->step();
+  scheduler_->step();
+  ++state_.step;
+  const double seconds = std::max(now() - start, 1e-9);
+  f.milliseconds = seconds * 1e3;
+  f.tokens_per_second = all_tokens / seconds;
+  seconds_ += seconds;
+  ++steps_done_;
+  return f;
+}
+
+// Returns false if a signal came.
+bool GptTrainer::evaluate() {
+  const std::optional<GptLosses> losses = estimate();
+  if (!losses) return false;
+  const bool best = losses->val < state_.best_val_loss;
+  const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
+                                  static_cast<long long>(state_.step), losses->train, losses->val);
+  std::printf("%s\n", line.c_str());
+  run_->log(line + (best ? "   best" : ""));
+  record(history_, *run_,
+         GptEvalFigures{.step = state_.step, .train_loss = losses->train, .val_loss = losses->val});
+  state_.best_val_loss = std::min(state_.best_val_loss, losses->val);
+  state_.evaluated_step = state_.step;
+  show_text();
+  std::fflush(stdout);
+  save("last");
+  if (best && state_.step > 0) save("best");
+  save_plots(history_, *run_);
+  return true;
+}
+
+std::optional<GptLosses> GptTrainer::estimate() {
+  const std::optional<double> train = mean_loss(train_, kTrainStream);
+  const std::optional<double> val = train ? mean_loss(val_, kValStream) : std::nullopt;
+  if (!val) return std::nullopt;
+  return GptLosses{*train, *val};
+}
+
+std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint64_t stream) {
+  const InferenceModeGuard inference;
+  const bool was_training = gpt_.training();
+  gpt_.eval();
+  double sum = 0;
+  int64_t done = 0;
+  for (; done < s_.eval_iters && !interrupt_.requested(); ++done) {
+    const data::Batch batch =
+        data.random(static_cast<uint64_t>(s_.seed) ^ stream, done, s_.batch_size);
+    sum += loss(batch).item();
+  }
+  gpt_.train(was_training);
+  if (done < s_.eval_iters) return std::nullopt;
+  return sum / static_cast<double>(done);
+}
+
+// A few words of the model's, on the terminal and in samples/.
+void GptTrainer::show_text() {
+  if (s_.sample_tokens == 0 || !corpus_.tokenizer) return;
+  Generator generator(static_cast<uint64_t>(s_.seed) ^ kTextStream);
+  std::vector<int32_t> ids;
+  write_tokens(gpt_, prompt_ids("", *corpus_.tokenizer),
+               text_options(s_, s_.sample_tokens, generator), [&](int32_t id) {
+                 ids.push_back(id);
+                 return !interrupt_.requested();
+               });
+  const std::string text = corpus_.tokenizer->decode(ids);
+  make_folder(run_->path() / "samples");
+  write_file(
+      run_->path() / "samples" / format("step-%06lld.txt", static_cast<long long>(state_.step)),
+      text);
+  std::string indented = "    ";
+  for (const char c : text) {
+    indented += c;
+    if (c == '\n') indented += "    ";
+  }
+  std::printf("%s\n", indented.c_str());
+}
+
+void GptTrainer::save(const char* name) {
+  state_.random = default_generator().state();
+  save_checkpoint(run_->checkpoint(name), {.model = gpt_.state_dict(),
+                                           .optimizer = optimizer_->state_dict(),
+                                           .state = state_,
+                                           .options = gpt_.options()});
+}
+
+double GptTrainer::tokens_per_second() const {
+  const auto tokens = static_cast<double>(steps_done_ * s_.gradient_accumulation_steps *
+                                          s_.batch_size * gpt_.options().block);
+  return tokens / std::max(seconds_, 1e-9);
+}
+
+}  // namespace tarn::apps

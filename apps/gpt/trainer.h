@@ -1,0 +1,68 @@
+// trainer.h - the training loop: steps of several micro-batches, estimates, samples, checkpoints.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/progress.h"
+#include "tarn/apps/common/run_dir.h"
+#include "tarn/apps/gpt/checkpoint.h"
+#include "tarn/apps/gpt/corpus.h"
+#include "tarn/apps/gpt/report.h"
+#include "tarn/apps/gpt/settings.h"
+#include "tarn/data/token_dataset.h"
+#include "tarn/optim/optimizer.h"
+#include "tarn/optim/schedule.h"
+
+namespace tarn::apps {
+
+/// Mean losses per token of random windows.
+struct GptLosses {
+  double train = 0, val = 0;
+};
+
+/// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
+class GptTrainer {
+ public:
+  /// run: null for estimates alone.
+  GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt, RunDir* run);
+
+  /// Goes on where a checkpoint stands; the losses are then those of a run that was never stopped.
+  /// Throws Error if the checkpoint is of another model.
+  void resume(const GptCheckpoint& checkpoint, GptHistory history);
+  /// All steps that are left. Returns false if a signal ended it early; the state is saved then.
+  /// Throws Error if the loss is not finite.
+  bool fit();
+  /// The same windows each time. None if a signal came before the end.
+  std::optional<GptLosses> estimate();
+
+  const GptState& state() const { return state_; }
+  const GptHistory& history() const { return history_; }
+  double tokens_per_second() const;
+
+ private:
+  bool train_until(int64_t step);
+  GptStepFigures train_step();
+  Tensor loss(const data::Batch& batch);
+  bool evaluate();
+  std::optional<double> mean_loss(const data::TokenDataset& data, uint64_t stream);
+  void show_text();
+  void save(const char* name);
+
+  const GptSettings& s_;
+  const Corpus& corpus_;
+  nn::models::Gpt& gpt_;
+  RunDir* run_;
+  Interrupt interrupt_;
+  data::TokenDataset train_, val_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Scheduler> scheduler_;
+  GptState state_;
+  GptHistory history_;
+  double seconds_ = 0;  // spent in steps
+  int64_t steps_done_ = 0;
+};
+
+}  // namespace tarn::apps

@@ -1,0 +1,196 @@
+// apps_gpt_test.cpp - tarn-gpt as a program: learning, being stopped, writing text, errors.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "apps_process.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tarn/data/tokens.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using tarn::test::Ended;
+using tarn::test::Process;
+using tarn::test::slurp;
+using tarn::test::TempFolder;
+
+class TarnGpt : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(program)) GTEST_SKIP() << "the program is not built";
+    std::string words;
+    for (int i = 0; i < 400; ++i) words += i % 3 ? "the cat sat. " : "a dog ran! ";
+    text = folder.write("words.txt", words);
+  }
+
+  std::vector<std::string> small(const std::string& run, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"--data",
+                                       text,
+                                       "--out-dir",
+                                       folder / run,
+                                       "--n-layer",
+                                       "2",
+                                       "--n-head",
+                                       "2",
+                                       "--n-embd",
+                                       "16",
+                                       "--block-size",
+                                       "16",
+                                       "--batch-size",
+                                       "4",
+                                       "--threads",
+                                       "1",
+                                       "--max-iters",
+                                       "60",
+                                       "--eval-interval",
+                                       "20",
+                                       "--eval-iters",
+                                       "2",
+                                       "--log-interval",
+                                       "1",
+                                       "--warmup-iters",
+                                       "5",
+                                       "--lr",
+                                       "0.01",
+                                       "--dropout",
+                                       "0.1",
+                                       "--gradient-accumulation-steps",
+                                       "2",
+                                       "--device",
+                                       "cpu",
+                                       "--sample-tokens",
+                                       "12"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  Ended run(const std::vector<std::string>& arguments) {
+    return Process(program, arguments, folder).wait();
+  }
+
+  // Losses by step, from metrics.jsonl.
+  std::vector<std::pair<int64_t, double>> losses(const std::string& run) const {
+    std::vector<std::pair<int64_t, double>> found;
+    std::ifstream in(folder / (run + "/metrics.jsonl"));
+    for (std::string line; std::getline(in, line);) {
+      const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+      if (j.is_discarded()) break;
+      found.emplace_back(j.at("step"), j.contains("loss") ? j.at("loss") : j.at("val_loss"));
+    }
+    return found;
+  }
+
+  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-gpt";
+  TempFolder folder;
+  std::string text;
+};
+
+TEST_F(TarnGpt, learns_shows_text_and_leaves_a_whole_run_folder) {
+  const Ended ended = run(small("run"));
+  ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  const auto found = losses("run");
+  ASSERT_EQ(found.size(), 64u);  // 60 steps, 4 estimates
+  EXPECT_GT(found.front().second, 2.5);
+  EXPECT_LT(found.back().second, 1.2);
+  EXPECT_NE(ended.out.find("step 60: train loss "), std::string::npos) << ended.out;
+  EXPECT_NE(ended.out.find("\nFinal: train loss "), std::string::npos) << ended.out;
+  for (const char* file : {"config.json", "tokenizer.json", "train.log", "plots/loss.svg",
+                           "plots/lr.png", "samples/step-000060.txt",
+                           "checkpoints/last/model.safetensors", "checkpoints/best/state.json"}) {
+    EXPECT_TRUE(fs::exists(folder / (std::string("run/") + file))) << file;
+  }
+}
+
+TEST_F(TarnGpt, a_run_killed_in_the_middle_goes_on_with_the_same_losses) {
+  ASSERT_EQ(run(small("whole")).code, 0);
+  {
+    Process killed(program, small("killed"), folder);
+    while (killed.running() && losses("killed").size() < 30) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    killed.signal(SIGKILL);
+    killed.wait();
+  }
+  const Ended ended = run({"--resume", folder / "killed"});
+  ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_EQ(losses("killed"), losses("whole"));
+  EXPECT_EQ(slurp(folder / "killed/checkpoints/last/model.safetensors"),
+            slurp(folder / "whole/checkpoints/last/model.safetensors"));
+}
+
+TEST_F(TarnGpt, a_signal_saves_and_ends_well) {
+  ASSERT_EQ(run(small("whole")).code, 0);
+  Process stopped(program, small("stopped"), folder);
+  while (stopped.running() && losses("stopped").size() < 26) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  stopped.signal(SIGTERM);
+  const Ended first = stopped.wait();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.out.find("Stopped and saved"), std::string::npos) << first.out;
+  const Ended second = run({"--init-from", "resume", "--out-dir", folder / "stopped"});
+  ASSERT_EQ(second.code, 0) << second.out << second.err;
+  EXPECT_EQ(losses("stopped"), losses("whole"));
+}
+
+TEST_F(TarnGpt, text_is_the_same_with_and_without_the_cache) {
+  ASSERT_EQ(run(small("run")).code, 0);
+  const std::vector<std::string> ask{
+      "--sample", "--resume", folder / "run", "--start", "the ", "--max-new-tokens", "60"};
+  const Ended with = run(ask);
+  ASSERT_EQ(with.code, 0) << with.err;
+  EXPECT_TRUE(with.out.starts_with("the ")) << with.out;
+  auto arguments = ask;
+  arguments.push_back("--no-kv-cache");
+  EXPECT_EQ(run(arguments).out, with.out);
+  arguments = ask;
+  arguments.insert(arguments.end(), {"--seed", "5"});
+  EXPECT_NE(run(arguments).out, with.out);
+  const Ended odd = run({"--sample", "--resume", folder / "run", "--start", "Z"});
+  EXPECT_EQ(odd.code, 1);
+  EXPECT_NE(odd.err.find("'Z' at offset 0 is not among the"), std::string::npos) << odd.err;
+}
+
+TEST_F(TarnGpt, weights_of_a_run_start_another) {
+  ASSERT_EQ(run(small("run")).code, 0);
+  const std::string weights = folder / "run/checkpoints/last/model.safetensors";
+  const Ended scored = run(small("unused", {"--eval-only", "--init-from", weights}));
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  EXPECT_NE(scored.out.find("\ntrain loss "), std::string::npos) << scored.out;
+  const Ended tuned = run(small("tuned", {"--init-from", weights, "--max-iters", "20"}));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_LT(losses("tuned").front().second, 1.2);
+}
+
+TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
+  const auto fails = [&](const std::vector<std::string>& arguments, int code,
+                         const std::string& message) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, code) << message;
+    EXPECT_NE(ended.err.find("tarn-gpt: error: "), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find(message), std::string::npos) << ended.err;
+  };
+  fails({"--data", folder / "none.txt"}, 1, "no such file or folder; pass king-james");
+  fails({"--data", folder.write("short.txt", "abc")}, 1, "a window of 64 needs 65");
+  fails(small("a", {"--tokenizer", folder.str()}), 1, "must hold vocab.json and merges.txt");
+  folder.write("w.safetensors", "nothing");
+  fails(small("b", {"--init-from", folder / "w.safetensors"}), 1, "w.safetensors");
+  fails({"--resume", folder / "none"}, 1, "no run to go on with");
+  fails({"--sample"}, 2, "--sample needs weights");
+  fails({"--bogus"}, 2, "unknown option --bogus");
+  tarn::data::save_nanogpt_tokens(folder / "big.bin", std::vector<int32_t>(500, 60000));
+  folder.write("meta.json", R"({"itos": ["a", "b"]})");
+  fails(small("c", {"--data", folder / "big.bin"}), 1, "is outside the vocabulary of 2");
+}
+
+TEST_F(TarnGpt, a_checkpoint_of_another_model_is_refused) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "20"})).code, 0);
+  const Ended ended = run({"--resume", folder / "run", "--n-layer", "3", "--max-iters", "40"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_NE(ended.err.find("trains a model of 2 layers"), std::string::npos) << ended.err;
+}
+
+}  // namespace

@@ -1,0 +1,194 @@
+// apps_gpt_weights_test.cpp - published weights in three conventions, and text with a cache.
+#include "temp_folder.h"
+#include <gtest/gtest.h>
+
+#include "tarn/apps/gpt/setup.h"
+#include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/random.h"
+#include "tarn/core/serialize.h"
+
+namespace {
+
+using namespace tarn;
+using namespace tarn::apps;
+using nn::models::Gpt;
+using test::slurp;
+using test::TempFolder;
+
+GptSettings settings() {
+  GptSettings s;
+  s.device = "cpu";
+  s.block_size = 8;
+  s.n_layer = 2;
+  s.n_head = 2;
+  s.n_embd = 8;
+  s.bias = true;
+  return s;
+}
+
+// A model whose every parameter differs, biases too.
+std::unique_ptr<Gpt> some_gpt() {
+  manual_seed(3);
+  auto gpt = make_gpt(settings(), 11);
+  const NoGradGuard no_grad;
+  for (auto& [name, p] : gpt->named_parameters()) {
+    Tensor(p).copy_(p + randn(p.sizes()) * 0.3);
+  }
+  gpt->eval();
+  return gpt;
+}
+
+std::vector<float> logits(Gpt& gpt) {
+  const NoGradGuard no_grad;
+  return gpt(from_vector(std::vector<int64_t>{1, 10, 3, 0}, {1, 4})).to_vector<float>();
+}
+
+// As Hugging Face writes it: linear weights turned, mask buffers, no lm_head, no prefix.
+TensorDict huggingface(const Gpt& gpt) {
+  TensorDict out;
+  for (const auto& [name, tensor] : gpt.state_dict()) {
+    if (name == "lm_head.weight") continue;
+    const bool linear = name.ends_with(".weight") && name.find("c_") != std::string::npos;
+    out.add(name.substr(std::string("transformer.").size()),
+            (linear ? tensor.t() : tensor).detach().contiguous());
+  }
+  out.add("h.0.attn.bias", ones({1, 1, 8, 8}));
+  return out;
+}
+
+std::string words(std::initializer_list<int32_t> values) {
+  std::string bytes;
+  for (const int32_t v : values) bytes.append(reinterpret_cast<const char*>(&v), 4);
+  return bytes;
+}
+
+// As llm.c writes it, the vocabulary padded from 11 to 16.
+std::string llmc(const Gpt& gpt, int32_t version = 3) {
+  std::string file = words({20240326, version, 8, 11, 2, 2, 8, 16});
+  file.resize(1024);
+  const TensorDict state = gpt.state_dict();
+  const auto add = [&](const std::string& name) {
+    const Tensor t = state.at("transformer." + name).detach().contiguous();
+    file.append(static_cast<const char*>(t.data()), static_cast<size_t>(t.numel()) * 4);
+  };
+  add("wte.weight");
+  file.append(5 * 8 * 4, '\0');
+  add("wpe.weight");
+  for (const char* kind :
+       {"ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+        "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
+        "mlp.c_proj.weight", "mlp.c_proj.bias"}) {
+    add(std::string("h.0.") + kind);
+    add(std::string("h.1.") + kind);
+  }
+  add("ln_f.weight");
+  add("ln_f.bias");
+  return file;
+}
+
+TEST(GptWeightFiles, every_convention_gives_the_same_model) {
+  const TempFolder folder;
+  const auto gpt = some_gpt();
+  save_safetensors(folder / "own.safetensors", gpt->state_dict());
+  save_safetensors(folder / "hf.safetensors", huggingface(*gpt));
+  folder.write("llmc.bin", llmc(*gpt));
+  for (const char* name : {"own.safetensors", "hf.safetensors", "llmc.bin"}) {
+    const auto again = make_gpt(settings(), load_gpt_weights(folder / name, 2), name);
+    again->eval();
+    EXPECT_EQ(logits(*again), logits(*gpt)) << name;
+  }
+}
+
+TEST(GptWeightFiles, a_shorter_block_leaves_positions_out) {
+  const TempFolder folder;
+  const auto gpt = some_gpt();
+  save_safetensors(folder / "own.safetensors", gpt->state_dict());
+  GptSettings s = settings();
+  s.block_size = 4;
+  const auto again = make_gpt(s, load_gpt_weights(folder / "own.safetensors", 2), "own");
+  EXPECT_EQ(again->options().block, 4);
+  s.block_size = 9;
+  EXPECT_MESSAGE(ValueError, make_gpt(s, load_gpt_weights(folder / "own.safetensors", 2), "own"),
+                 "--block-size 9: the model in own reads at most 8 tokens");
+  again->eval();
+  EXPECT_EQ(logits(*again), logits(*gpt));
+}
+
+TEST(GptWeightFiles, wrong_ones_are_refused_by_name) {
+  const TempFolder folder;
+  const auto gpt = some_gpt();
+  save_safetensors(folder / "x.safetensors", {{"fc.weight", ones({2, 2})}});
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder / "x.safetensors"),
+                 "x.safetensors holds no GPT-2: it lacks a matrix wte.weight");
+  TensorDict partial;
+  for (const auto& [name, tensor] : gpt->state_dict()) {
+    if (!name.ends_with("h.1.ln_2.bias") && !name.ends_with("h.0.mlp.c_fc.weight")) {
+      partial.add(name, tensor);
+    }
+  }
+  save_safetensors(folder / "p.safetensors", partial);
+  const auto load = [&] {
+    return make_gpt(settings(), load_gpt_weights(folder / "p.safetensors", 2), "p.safetensors");
+  };
+  EXPECT_MESSAGE(ValueError, load(), "the weights in p.safetensors are not those of a whole GPT-2");
+  EXPECT_MESSAGE(ValueError, load(), "transformer.h.1.ln_2.bias");
+  EXPECT_MESSAGE(ValueError, load(), "transformer.h.0.mlp.c_fc.weight");
+  std::string file = llmc(*gpt);
+  file.pop_back();
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder.write("t.bin", file)), "t.bin: truncated");
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder.write("v.bin", llmc(*gpt, 2))),
+                 "of version 2; versions 3 (f32) and 5 (bf16)");
+  file = llmc(*gpt);
+  file.replace(16, 4, words({-2}));
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder.write("d.bin", file)), "damaged: the header");
+  EXPECT_MESSAGE(FileError, load_llmc_checkpoint(folder.write("n.bin", std::string(1024, 'x'))),
+                 "no llm.c checkpoint");
+}
+
+std::vector<int32_t> written(Gpt& gpt, bool cache, std::vector<int32_t> prompt, int64_t top_k) {
+  Generator generator(5);
+  std::vector<int32_t> ids;
+  write_tokens(gpt, std::move(prompt),
+               {.count = 30,
+                .sampling = {.temperature = 0.9, .top_k = top_k, .generator = &generator},
+                .kv_cache = cache},
+               [&](int32_t id) {
+                 ids.push_back(id);
+                 return true;
+               });
+  return ids;
+}
+
+TEST(GptText, the_cache_changes_nothing_not_even_past_the_block) {
+  const auto gpt = some_gpt();
+  gpt->train();
+  const std::vector<int32_t> whole = written(*gpt, false, {1, 2, 3}, 5);
+  EXPECT_EQ(written(*gpt, true, {1, 2, 3}, 5), whole);
+  EXPECT_EQ(whole.size(), 30u);
+  EXPECT_TRUE(gpt->training());
+  const std::vector<int32_t> longer{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2};  // block: 8
+  EXPECT_EQ(written(*gpt, true, longer, 0), written(*gpt, false, longer, 0));
+}
+
+TEST(GptText, writing_stops_when_it_is_told_to) {
+  const auto gpt = some_gpt();
+  int calls = 0;
+  write_tokens(*gpt, {1}, {.count = 30, .sampling = {}}, [&](int32_t) { return ++calls < 3; });
+  EXPECT_EQ(calls, 3);
+  EXPECT_MESSAGE(ValueError, write_tokens(*gpt, {}, {}, {}), "the prompt is empty");
+}
+
+TEST(GptText, a_prompt_comes_from_a_file_or_is_the_end_of_text) {
+  const TempFolder folder;
+  const data::ByteTokenizer bytes;
+  EXPECT_EQ(prompt_ids("FILE:" + folder.write("p.txt", "ab"), bytes),
+            (std::vector<int32_t>{97, 98}));
+  EXPECT_EQ(prompt_ids("", bytes), (std::vector<int32_t>{'\n'}));
+  EXPECT_EQ(prompt_ids("", *data::CharTokenizer::of("ab")), (std::vector<int32_t>{0}));
+  EXPECT_MESSAGE(FileError, prompt_ids("FILE:" + (folder / "none"), bytes), "none");
+}
+
+}  // namespace
