@@ -10,10 +10,9 @@
 
 namespace tarn::dist {
 
-void Link::check_alive(const std::string& operation) const {
+void Link::check_alive() const {
   std::lock_guard lock(mutex_);
-  TARN_CHECK_AS(DistError, dead_.empty(), operation, ": the group ended earlier (", dead_,
-                "); make a new one");
+  TARN_CHECK_AS(DistError, dead_.empty(), "the group ended earlier (", dead_, "); make a new one");
 }
 
 void Link::fail(const std::string& reason) {

@@ -30,7 +30,7 @@ class Link {
   int rank() const { return rank_; }
   const GroupOptions& options() const { return options_; }
   /// Throws DistError if an earlier operation failed.
-  void check_alive(const std::string& operation) const;
+  void check_alive() const;
   /// Marks the group dead, closes the channel and tells the others. The first reason stays.
   void fail(const std::string& reason);
   /// Runs `body` as `operation` ("all_reduce #5 ([10] f32, sum)"): what it throws gets the
@@ -38,7 +38,7 @@ class Link {
   template <class F>
   void guard(const std::string& operation, F body) {
     try {
-      check_alive(operation);
+      check_alive();
       body();
     } catch (const TimeoutError& error) {
       throw TimeoutError(failed(operation, error.what()));

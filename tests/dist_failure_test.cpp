@@ -225,14 +225,16 @@ TEST_P(Failure, a_dead_group_says_why) {
         if (g.rank() == 1) return std::this_thread::sleep_for(Millis(300));
         const WorkPtr first = g.all_reduce(zeros({7})), queued = g.barrier();
         EXPECT_THROW(first->wait(), TimeoutError);
-        EXPECT_THROWS_WITH(queued->wait(), DistError,
-                           "barrier #2: the group ended earlier (all_red");
+        EXPECT_THROWS_WITH(
+            queued->wait(), DistError,
+            "barrier #2 on rank 0 of 2 in group world: the group ended earlier (all_reduce #1");
         EXPECT_THROWS_WITH((void)g.send(zeros({1}), 1), DistError, "make a new one");
         g.all_reduce(zeros({7}))->wait();
       },
       quick(Millis(100)));
   expect_part(errors[0],
-              "all_reduce #3 ([7] f32, sum) on rank 0 of 2 in group world: all_reduce #3");
+              "all_reduce #3 ([7] f32, sum) on rank 0 of 2 in group world: the group ended earlier "
+              "(all_reduce #1 ");
 }
 
 TEST_P(Failure, an_exception_of_one_rank_reaches_the_caller) {

@@ -21,7 +21,9 @@ void declare_rank_flags(Options& options, RankSettings& s) {
           "--parallel", &s.parallel,
           "ddp: a replica per rank, gradients averaged; none; auto: ddp if there are several ranks")
       .choices({"auto", "ddp", "none"});
-  options.add("--dist-timeout", &s.timeout, "seconds a rank waits for another before it fails")
+  options
+      .add("--dist-timeout", &s.timeout,
+           "seconds a rank waits for another before it fails; five times that at the start")
       .above(0);
 }
 
@@ -41,8 +43,8 @@ Ranks Ranks::join(const RankSettings& s) {
     set_num_threads(std::max(1, cores / e.local_size));
   }
   const dist::Millis timeout(static_cast<int64_t>(s.timeout * 1000));
-  ranks.group_ = dist::init_process_group(
-      e, {.group = {.timeout = timeout, .start_timeout = std::max(timeout, dist::Millis(300000))}});
+  ranks.group_ =
+      dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout}});
   return ranks;
 }
 
