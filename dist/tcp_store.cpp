@@ -11,8 +11,8 @@ namespace {
 
 // Longest time one question holds the connection, so that other threads get their turn.
 constexpr Millis kSlice{100};
-// The server answers at once; what takes longer is a dead host.
-constexpr Millis kPatience{30000};
+// The server answers at once; what takes longer is a dead host or a stopped rank 0.
+constexpr Millis kPatience{5000};
 
 }  // namespace
 
