@@ -27,7 +27,7 @@ constexpr std::size_t kOverrunBytes = 64;  // watched behind dynamic shared memo
 constexpr unsigned char kOverrunPattern = 0xCA;
 
 // Which arrays of device functions a kernel uses is learnt from its first launches.
-constexpr unsigned kLearningLaunches = 16, kLearningBlocks = 4;
+constexpr unsigned kLearningLaunches = 8, kLearningBlocks = 2;
 
 // ThreadSanitizer needs a fibre for every thread, one that is never thrown away.
 constexpr bool kKeepFibers = kCrews > 1;

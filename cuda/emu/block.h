@@ -17,7 +17,7 @@ struct Thread;
 /// Lanes of one mask meeting in a warp-level call. A free one has mask 0.
 struct Meeting {
   unsigned mask = 0, arrived = 0;
-  int readers = 0;  // that have taken their result
+  unsigned readers = 0;  // lanes that have taken their result
   WarpCall call{};
   Place place;
   LaneValues values;

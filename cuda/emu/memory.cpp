@@ -77,7 +77,9 @@ void reserve(Arena& arena) {
   madvise(aligned, arena.reserved, MADV_HUGEPAGE);
   if (!settings().protect) mprotect(aligned, arena.reserved, PROT_READ | PROT_WRITE);
   arena.base = aligned;
-  if (previous_action.sa_flags == 0 && previous_action.sa_handler == nullptr) {
+  static bool watches_faults = false;
+  if (!watches_faults) {
+    watches_faults = true;
     struct sigaction action {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;

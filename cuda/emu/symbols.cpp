@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tarn/cuda/emu/runtime.h"
+#include "tarn/cuda/emu/arena.h"
 
 namespace tarn::emu {
 
@@ -133,8 +133,8 @@ std::string readable_name(const std::string& mangled) {
 }
 
 bool is_poisoned(const SharedArray& array) {
-  return std::all_of(array.data, array.data + array.bytes,
-                     [](char byte) { return byte == '\xff'; });
+  const char* end = array.data + array.bytes;
+  return first_other(array.data, end, kPoison) == end;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 //
 // Stricter than a GPU: naming a lane that has left or never existed, reading a lane outside the
 // mask, and two different calls meeting under one mask are errors, not undefined values.
-#include <bit>
 #include <cstring>
 
 #include "tarn/cuda/emu/block.h"
@@ -68,7 +67,8 @@ Meeting& find_meeting(WarpCall call, unsigned mask, Place place) {
   }
   unused->mask = unused->values.mask = mask;
   unused->arrived = 0;
-  unused->readers = unused->waiting_count = 0;
+  unused->readers = 0;
+  unused->waiting_count = 0;
   unused->call = call;
   unused->place = place;
   return *unused;
@@ -96,7 +96,8 @@ Meeting& meet(WarpCall call, unsigned mask, const void* in, std::size_t size, Pl
 }
 
 void leave(Meeting& meeting) {
-  if (++meeting.readers == std::popcount(meeting.mask)) meeting.mask = 0;
+  meeting.readers |= 1u << running.current->lane;
+  if (meeting.readers == meeting.mask) meeting.mask = 0;
 }
 
 }  // namespace
