@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "tarn/autograd/anomaly.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/core/factory.h"
@@ -82,6 +83,7 @@ class Engine {
 
   BackwardOptions options_;
   GradModeGuard mode_;
+  AutocastOffGuard autocast_;  // formulas use the dtypes of the forward
   std::vector<Edge> root_edges_;
   std::vector<Tensor> root_grads_;
   std::vector<Ref<Node>> claimed_;

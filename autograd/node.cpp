@@ -52,23 +52,43 @@ void SavedTensor::pack(const Tensor& x, const Node* recording) {
   if (!x.defined()) return;
   version_ = x.version();
   const AutogradMeta* meta = meta_of(x);
-  if (meta && meta->grad_fn.get() == recording) {
+  if (recording && meta && meta->grad_fn.get() == recording) {
     output_ = static_cast<int32_t>(meta->output);
-    tensor_ = raw::alias(x);
-  } else {
-    tensor_ = x;
   }
+  const bool leaf = meta && meta->requires_grad && !meta->grad_fn;
+  if (__builtin_expect(detail::saved_tensor_handler != nullptr, 0) && !leaf) {
+    source_ = detail::saved_tensor_handler->pack(x);
+    if (source_) {
+      if (output_ < 0) source_->history_ = gradient_edge(x);
+      return;
+    }
+  }
+  tensor_ = output_ >= 0 ? raw::alias(x) : x;
+}
+
+void check_saved_version(const char* op, const Tensor& x, uint32_t version) {
+  TARN_CHECK_AS(AutogradError, x.version() == version, op,
+                ": a tensor needed for its gradient was changed in place; got ", x.describe(),
+                " at version ", x.version(), ", expected version ", version,
+                "; use the out-of-place form, or clone() before the change");
+}
+
+Tensor SavedTensor::values(const char* op) const {
+  if (source_) return source_->get(op);
+  if (tensor_.defined()) check_saved_version(op, tensor_, version_);
+  return tensor_;
 }
 
 Tensor SavedTensor::unpack(const Node& node) const {
-  if (!tensor_.defined()) return {};
-  TARN_CHECK_AS(AutogradError, tensor_.version() == version_, node.name(),
-                ": a tensor needed for its gradient was changed in place; got ", tensor_.describe(),
-                " at version ", tensor_.version(), ", expected version ", version_,
-                "; use the out-of-place form, or clone() before the change");
-  if (output_ < 0 || !grad_enabled()) return tensor_;
-  Tensor x = raw::alias(tensor_);
-  set_history(x, Ref<Node>(const_cast<Node*>(&node)), static_cast<uint32_t>(output_));
+  const Tensor kept = values(node.name());
+  if (!kept.defined() || !grad_enabled()) return kept;
+  Edge history = source_ ? source_->history_ : Edge();
+  if (output_ >= 0) {
+    history = {Ref<Node>(const_cast<Node*>(&node)), static_cast<uint32_t>(output_)};
+  }
+  if (!history.node) return kept;
+  Tensor x = raw::alias(kept);
+  set_history(x, std::move(history.node), history.output);
   return x;
 }
 

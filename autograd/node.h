@@ -56,21 +56,70 @@ class Wants {
   std::span<const Edge> edges_;
 };
 
+/// Where a tensor that was not kept comes from when backward needs it.
+class SavedSource : public RefCounted<SavedSource> {
+ public:
+  virtual ~SavedSource() = default;
+  /// The tensor without history. `op` names the operation that asks, for errors.
+  virtual Tensor get(const char* op) = 0;
+
+ private:
+  friend class SavedTensor;
+  Edge history_;  // of the tensor that was given away
+};
+
+/// While one is installed in a thread (SavedTensorHandlerGuard), it decides what becomes of the
+/// tensors that operations keep for backward, leaves that require grad excepted: those are kept.
+class SavedTensorHandler {
+ public:
+  virtual ~SavedTensorHandler() = default;
+  /// What to keep instead of x; null to keep x itself.
+  virtual Ref<SavedSource> pack(const Tensor& x) = 0;
+};
+
+namespace detail {
+inline thread_local SavedTensorHandler* saved_tensor_handler = nullptr;
+}
+
+class SavedTensorHandlerGuard {
+ public:
+  explicit SavedTensorHandlerGuard(SavedTensorHandler* handler)
+      : previous_(detail::saved_tensor_handler) {
+    detail::saved_tensor_handler = handler;
+  }
+  ~SavedTensorHandlerGuard() { detail::saved_tensor_handler = previous_; }
+  SavedTensorHandlerGuard(const SavedTensorHandlerGuard&) = delete;
+  SavedTensorHandlerGuard& operator=(const SavedTensorHandlerGuard&) = delete;
+
+ private:
+  SavedTensorHandler* previous_;
+};
+
 /// A tensor kept for backward. unpack() checks that nobody wrote to it since.
 /// An output of the recording node is kept without its history (else node and tensor would own each
 /// other) and gets it back when unpacked.
 class SavedTensor {
  public:
   SavedTensor() = default;
+  /// recording: the node that keeps x, or null.
   void pack(const Tensor& x, const Node* recording);
   Tensor unpack(const Node& node) const;
-  void release() { tensor_ = Tensor(); }
+  /// The values, without history if they were given to a handler.
+  Tensor values(const char* op) const;
+  void release() {
+    tensor_ = Tensor();
+    source_ = nullptr;
+  }
 
  private:
   Tensor tensor_;
+  Ref<SavedSource> source_;  // in place of the tensor
   uint32_t version_ = 0;
   int32_t output_ = -1;  // index among the node's outputs, or -1 for an input
 };
+
+/// Throws the error of a saved tensor that was changed in place, unless x is at `version`.
+void check_saved_version(const char* op, const Tensor& x, uint32_t version);
 
 /// What only some nodes have: hooks, and where the operation was recorded (anomaly mode).
 struct NodeExtras {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
@@ -78,6 +79,7 @@ Tensor dropout_factors(const Tensor& probabilities, const Plan& p) {
 
 Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                 const Plan& p) {
+  const AutocastOffGuard wide_throughout;
   const DType wide = accumulate_dtype(q.dtype());
   const int64_t heads = q.size(1);
   if (k.size(2) == 0)
@@ -186,6 +188,9 @@ Tensor packed_gradient(const Saved& s, const Tensor& g, int64_t heads, const Pla
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
+  if (const auto c = cast(CastPolicy::kLow, q, k, v)) {
+    return scaled_dot_product_attention(c[0], c[1], c[2], options);
+  }
   const OpScope scope(kName);
   raw::check_defined(kName, "q", q);
   raw::check_defined(kName, "k", k);
@@ -201,6 +206,9 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 
 Tensor scaled_dot_product_attention_qkv(const Tensor& qkv, int64_t heads,
                                         const AttentionOptions& options) {
+  if (const auto c = cast(CastPolicy::kLow, qkv)) {
+    return scaled_dot_product_attention_qkv(c[0], heads, options);
+  }
   const OpScope scope(kName);
   raw::check_defined(kName, "qkv", qkv);
   TARN_CHECK_AS(ShapeError, qkv.dim() == 3 && heads > 0 && qkv.size(2) % (3 * heads) == 0,

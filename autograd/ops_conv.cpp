@@ -4,6 +4,7 @@
 // is again one of the three, so gradients of any order need no further kernel:
 //   F: dx = D(gy, w), dw = W(x, gy)    D(gy, w): dgy = F(g, w), dw = W(g, gy)
 //   W(x, gy): dx = D(gy, g), dgy = F(x, g)
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/raw_conv.h"
@@ -66,6 +67,9 @@ Tensor conv2d_batched(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options) {
+  if (const auto c = cast(CastPolicy::kLow, x, weight, bias)) {
+    return conv2d(c[0], c[1], c[2], options);
+  }
   const OpScope scope("conv2d");
   if (x.defined() && x.dim() == 3) {
     return squeeze(conv2d_batched(unsqueeze(x, 0), weight, bias, options), 0);
@@ -87,6 +91,9 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Conv2dOptions& o, int64_t output_padding_h,
                         int64_t output_padding_w) {
+  if (const auto c = cast(CastPolicy::kLow, x, weight, bias)) {
+    return conv_transpose2d(c[0], c[1], c[2], o, output_padding_h, output_padding_w);
+  }
   const OpScope scope("conv_transpose2d");
   raw::check_defined("conv_transpose2d", "x", x);
   raw::check_defined("conv_transpose2d", "weight", weight);

@@ -1,4 +1,5 @@
 // ops_cross_entropy.cpp - cross entropy (fused with its softmax) and the negative log likelihood.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/autograd/reduce_spread.h"
@@ -128,7 +129,7 @@ Tensor cross_entropy_of_labels(const Tensor& x, const Tensor& labels, const Tens
       divisor = raw::select(rows.totals, 0, 1);
       out = raw::select(rows.totals, 0, 2);
     }
-    out = raw::to(out, x.dtype());
+    out = raw::to(out, widened_dtype(x));
   }
   return record("cross_entropy", out, {x}, save(x, labels, weight, rows.stats, divisor),
                 [r](const Saved& s, const Tensor& g, Wants) {
@@ -161,6 +162,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& w
   check_weight(op, weight, logits, r.view.classes);
   if (is_floating(target.dtype()) && target.sizes() == logits.sizes()) {
     raw::check_same_device(op, logits, target);
+    if (const auto c = cast(CastPolicy::kF32, logits)) {
+      return cross_entropy(c[0], target, weight, options);
+    }
     return cross_entropy_of_probabilities(logits, to(target, logits.dtype()), weight, r);
   }
   const Tensor labels = checked_labels(op, target, logits, r.view, options.ignore_index);
@@ -169,6 +173,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& w
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
                 Reduction reduction) {
+  // cross_entropy needs no such line: its kernels read halves and compute in f32.
+  if (const auto c = cast(CastPolicy::kF32, x, weight)) {
+    return nll_loss(c[0], target, c[1], ignore_index, reduction);
+  }
   constexpr const char* op = "nll_loss";
   raw::check_defined(op, "x", x);
   raw::check_defined(op, "target", target);

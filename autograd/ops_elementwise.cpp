@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/operand.h"
 #include "tarn/autograd/record.h"
@@ -18,7 +19,35 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+/// Whether autocast runs op in f32: results that leave a half's range, or lose what it resolves.
+bool wants_f32(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::kAcos:
+    case UnaryOp::kAsin:
+    case UnaryOp::kCosh:
+    case UnaryOp::kExp:
+    case UnaryOp::kExpm1:
+    case UnaryOp::kLog:
+    case UnaryOp::kLog10:
+    case UnaryOp::kLog1p:
+    case UnaryOp::kLog2:
+    case UnaryOp::kPowScalar:
+    case UnaryOp::kReciprocal:
+    case UnaryOp::kRpowScalar:
+    case UnaryOp::kRsqrt:
+    case UnaryOp::kSinh:
+    case UnaryOp::kSoftplus:
+    case UnaryOp::kTan:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {}) {
+  if (__builtin_expect(detail::autocast_on, 0) && wants_f32(op)) {
+    if (const auto c = cast(CastPolicy::kF32, x)) return unary(op, name, c[0], s);
+  }
   const OpScope scope(name);
   Tensor out = raw::unary(op, x, s);
   const UnaryInfo traits = unary_info(op);
@@ -260,6 +289,7 @@ Tensor fmod(const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow(const Tensor& base, const Tensor& exponent) {
+  if (const auto c = cast(CastPolicy::kF32, base, exponent)) return pow(c[0], c[1]);
   Tensor out = raw::pow(base, exponent);
   return record(
       "pow", out, {base, exponent}, save(base, exponent, out),
@@ -279,6 +309,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
       });
 }
 Tensor pow(const Tensor& base, const Scalar& exponent) {
+  if (const auto c = cast(CastPolicy::kF32, base)) return pow(c[0], exponent);
   raw::check_defined("pow", "base", base);
   const double p = exponent.to_double();
   const bool keeps_dtype = exponent.result_dtype(base.dtype()) == base.dtype();

@@ -1,5 +1,6 @@
 // ops_index.cpp - picking and writing by index. The gradient of picking is adding, and the other
 // way round, so each formula is made of public operations.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
@@ -142,6 +143,8 @@ Tensor record_scatter(bool add, Tensor out, const Tensor& x, int64_t dim, const 
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
                  double alpha) {
+  if (const auto c = cast(CastPolicy::kPromote, x, src))
+    return index_add(c[0], dim, index, c[1], alpha);
   const OpScope scope("index_add");
   raw::check_defined("index_add", "x", x);
   const Tensor out = raw::clone(x);
@@ -157,6 +160,7 @@ Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& sr
 }
 
 Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  if (const auto c = cast(CastPolicy::kPromote, x, src)) return index_copy(c[0], dim, index, c[1]);
   const OpScope scope("index_copy");
   raw::check_defined("index_copy", "x", x);
   const Tensor out = raw::clone(x);
@@ -181,6 +185,7 @@ Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Scala
 }
 
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  if (const auto c = cast(CastPolicy::kPromote, x, src)) return scatter(c[0], dim, index, c[1]);
   const OpScope scope("scatter");
   raw::check_defined("scatter", "x", x);
   raw::check_defined("scatter", "src", src);
@@ -214,6 +219,7 @@ Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Scalar& valu
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  if (const auto c = cast(CastPolicy::kPromote, x, src)) return scatter_add(c[0], dim, index, c[1]);
   const OpScope scope("scatter_add");
   raw::check_defined("scatter_add", "x", x);
   raw::check_defined("scatter_add", "src", src);

@@ -1,4 +1,5 @@
 // ops_loss.cpp - losses between tensors of the same sizes, made of recorded operations.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/autograd/reduce_spread.h"
@@ -47,16 +48,20 @@ Tensor reduced(const char* op, const Tensor& loss, Reduction reduction) {
 }  // namespace
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  if (const auto c = cast(CastPolicy::kF32, x, target)) return mse_loss(c[0], c[1], reduction);
   check_pair("mse_loss", x, target);
   return reduced("mse_loss", square(sub(x, target)), reduction);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  if (const auto c = cast(CastPolicy::kF32, x, target)) return l1_loss(c[0], c[1], reduction);
   check_pair("l1_loss", x, target);
   return reduced("l1_loss", abs(sub(x, target)), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction, double beta) {
+  if (const auto c = cast(CastPolicy::kF32, x, target))
+    return smooth_l1_loss(c[0], c[1], reduction, beta);
   check_pair("smooth_l1_loss", x, target);
   TARN_CHECK_AS(ValueError, beta >= 0, "smooth_l1_loss: beta must not be negative; got ", beta);
   if (beta == 0) return l1_loss(x, target, reduction);
@@ -66,6 +71,8 @@ Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& target, Reduction reduction, double delta) {
+  if (const auto c = cast(CastPolicy::kF32, x, target))
+    return huber_loss(c[0], c[1], reduction, delta);
   check_pair("huber_loss", x, target);
   TARN_CHECK_AS(ValueError, delta > 0, "huber_loss: delta must be positive; got ", delta);
   const Tensor d = abs(sub(x, target));
@@ -109,6 +116,9 @@ Tensor bce(const Tensor& x, const Tensor& target) {
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight,
                             Reduction reduction) {
+  if (const auto c = cast(CastPolicy::kF32, x, target, weight)) {
+    return binary_cross_entropy(c[0], c[1], c[2], reduction);
+  }
   constexpr const char* op = "binary_cross_entropy";
   check_pair(op, x, target);
   check_broadcasts(op, "weight", weight, x);
@@ -125,6 +135,9 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor&
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const Tensor& weight,
                                         const Tensor& pos_weight, Reduction reduction) {
+  if (const auto c = cast(CastPolicy::kF32, x, target, weight, pos_weight)) {
+    return binary_cross_entropy_with_logits(c[0], c[1], c[2], c[3], reduction);
+  }
   constexpr const char* op = "binary_cross_entropy_with_logits";
   check_pair(op, x, target);
   check_broadcasts(op, "weight", weight, x);
@@ -139,6 +152,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction, bool log_target) {
+  if (const auto c = cast(CastPolicy::kF32, x, target))
+    return kl_div(c[0], c[1], reduction, log_target);
   check_pair("kl_div", x, target);
   if (log_target) return reduced("kl_div", mul(exp(target), sub(target, x)), reduction);
   const Tensor absent = raw::eq(target, Scalar(0));

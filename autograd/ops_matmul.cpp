@@ -1,4 +1,5 @@
 // ops_matmul.cpp - matrix products and their gradients.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/raw_elementwise.h"
@@ -25,6 +26,7 @@ Tensor matmul_matrices(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (const auto c = cast(CastPolicy::kLow, a, b)) return matmul(c[0], c[1]);
   const OpScope scope("matmul");
   if (!will_record(a, b)) return raw::matmul(a, b);
   raw::check_matmul("matmul", a, b);
@@ -61,6 +63,9 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 }
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  if (const auto in = cast(CastPolicy::kLow, c, a, b)) {
+    return addmm(in[0], in[1], in[2], beta, alpha);
+  }
   const OpScope scope("addmm");
   return record("addmm", raw::addmm(c, a, b, beta, alpha), {c, a, b}, save(a, b),
                 [beta, alpha, sizes = c.sizes()](const Saved& s, const Tensor& g, Wants w) {
@@ -71,6 +76,7 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, dou
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (const auto c = cast(CastPolicy::kLow, x, weight, bias)) return linear(c[0], c[1], c[2]);
   const OpScope scope("linear");
   Tensor out = raw::linear(x, weight, bias);
   return record("linear", out, {x, weight, bias}, save(x, weight),
@@ -91,6 +97,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    bool tanh_approximation) {
+  if (const auto c = cast(CastPolicy::kLow, x, weight, bias)) {
+    return linear_gelu(c[0], c[1], c[2], tanh_approximation);
+  }
   if (will_record(x, weight, bias)) return gelu(linear(x, weight, bias), tanh_approximation);
   const OpScope scope("linear_gelu");
   return raw::linear(x, weight, bias, tanh_approximation ? Epilogue::kGeluTanh : Epilogue::kGelu);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/record.h"
 #include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
@@ -98,6 +99,7 @@ Tensor norm_backward(const Tensor& g_in, const Tensor& x, const Tensor& out_in,
 }  // namespace
 
 Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
+  if (const auto c = cast(CastPolicy::kF32, x)) return norm(c[0], p, dims, keepdim);
   raw::check_defined("norm", "x", x);
   TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
                 "norm: x must be floating; got x=", x.describe());
@@ -110,6 +112,7 @@ Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (const auto c = cast(CastPolicy::kF32, x)) return logsumexp(c[0], dims, keepdim);
   raw::check_defined("logsumexp", "x", x);
   TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
                 "logsumexp: x must be floating; got x=", x.describe());
@@ -146,6 +149,7 @@ Tensor softmax_gradient(const Tensor& g, const Tensor& y, int64_t dim, bool log)
 }
 
 Tensor softmax_of(const Tensor& x, int64_t dim, std::optional<DType> dtype, bool log) {
+  if (const auto c = cast(CastPolicy::kF32, x); c && !dtype) return softmax_of(c[0], dim, {}, log);
   const char* op = log ? "log_softmax" : "softmax";
   raw::check_defined(op, "x", x);
   const Tensor in = dtype ? to(x, *dtype) : x;

@@ -2,7 +2,9 @@
 //
 // The gradients are fused kernels. Under create_graph they are written in recorded operations
 // instead, with the statistics taken again so that they are on the tape.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/recompute.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
@@ -97,6 +99,7 @@ Grads batch_norm_gradient(const Saved& s, const Tensor& g, const BatchNormRecord
 
 // running += momentum * (now - running), for one or both statistics in one kernel.
 void move_running(std::vector<Tensor> running, std::vector<Tensor> now, double momentum) {
+  if (is_recomputing()) return;  // the first run has moved them
   for (size_t i = running.size(); i-- > 0;) {
     if (running[i].defined()) continue;
     running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
@@ -131,6 +134,12 @@ DType dtype_or(const Tensor& t, DType otherwise) {
 Tensor batch_norm_act(const Tensor& x, const Tensor& residual, const Tensor& running_mean,
                       const Tensor& running_var, const Tensor& weight, const Tensor& bias,
                       const BatchNormOptions& o) {
+  // Halves stay halves: the statistics are f32 in any case.
+  if (residual.defined() && residual.dtype() != x.dtype()) {
+    if (const auto c = cast(CastPolicy::kPromote, x, residual)) {
+      return batch_norm_act(c[0], c[1], running_mean, running_var, weight, bias, o);
+    }
+  }
   raw::check_batch_norm("batch_norm", x, weight, bias, running_mean, running_var, residual);
   TARN_CHECK_AS(ValueError, o.training || (running_mean.defined() && running_var.defined()),
                 "batch_norm: evaluation needs running_mean and running_var");
@@ -230,6 +239,9 @@ Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias) {
 
 Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight,
                   const Tensor& bias, double eps) {
+  if (const auto c = cast(CastPolicy::kF32, x, weight, bias)) {
+    return layer_norm(c[0], normalized, c[1], c[2], eps);
+  }
   const LayerNormView v = layer_norm_view(x, normalized, weight, bias);
   const auto flat = [&](const Tensor& t) { return t.defined() ? raw::reshape(t, {v.width}) : t; };
   const raw::LayerNormResult r =
@@ -259,6 +271,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
                   double eps) {
+  if (const auto c = cast(CastPolicy::kF32, x, weight, bias)) {
+    return group_norm(c[0], groups, c[1], c[2], eps);
+  }
   raw::check_batch_norm("group_norm", x, weight, bias, {}, {}, {});
   TARN_CHECK_AS(ShapeError, groups > 0 && x.size(1) % groups == 0,
                 "group_norm: groups must divide the channels; got groups=", groups,

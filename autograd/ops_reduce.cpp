@@ -1,4 +1,5 @@
 // ops_reduce.cpp - sums, products, extremes, running sums and sorting, with their gradients.
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/record.h"
 #include "tarn/autograd/reduce_spread.h"
 #include "tarn/core/raw_elementwise.h"
@@ -29,10 +30,18 @@ struct SumTypes {
   }
 };
 
+// Autocast answers halves in f32, which the kernels give without a cast copy.
+std::optional<DType> in_autocast(const char* op, const Tensor& x, std::optional<DType> dtype) {
+  if (dtype || !detail::autocast_on) return dtype;
+  raw::check_defined(op, "x", x);
+  const DType wide = widened_dtype(x);
+  return wide == x.dtype() ? dtype : wide;
+}
+
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
-  const SumTypes types("sum", x, dtype);
+  const SumTypes types("sum", x, in_autocast("sum", x, dtype));
   const Tensor in = to(x, types.input);
   const Tensor out = raw::reduce("sum", ReduceOp::kSum, in, dims, keepdim, types.output);
   return to(record("sum", out, {in}, save(),
@@ -97,7 +106,7 @@ Tensor prod_backward(const Tensor& g, const Tensor& x, const Tensor& out, const 
 }  // namespace
 
 Tensor prod(const Tensor& x, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
-  const SumTypes types("prod", x, dtype);
+  const SumTypes types("prod", x, in_autocast("prod", x, dtype));
   const Tensor in = to(x, types.input);
   const Tensor out = raw::reduce("prod", ReduceOp::kProd, in, dims, keepdim, types.output);
   return to(record("prod", out, {in}, save(in, out),
@@ -200,7 +209,7 @@ Tensor cumprod_backward(const Tensor& g, const Tensor& x, const Tensor& out, int
 
 Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   raw::check_defined("cumsum", "x", x);
-  const Tensor in = converted(x, dtype);
+  const Tensor in = converted(x, in_autocast("cumsum", x, dtype));
   return record("cumsum", raw::cumulative("cumsum", false, in, dim), {in}, save(),
                 [dim](const Saved&, const Tensor& g, Wants) {
                   return Grads(g.dim() == 0 ? g : sum_from_here(g, dim));
@@ -209,7 +218,7 @@ Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
 
 Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   raw::check_defined("cumprod", "x", x);
-  const Tensor in = converted(x, dtype);
+  const Tensor in = converted(x, in_autocast("cumprod", x, dtype));
   const Tensor out = raw::cumulative("cumprod", true, in, dim);
   return record("cumprod", out, {in}, save(in, out), [dim](const Saved& s, const Tensor& g, Wants) {
     return Grads(g.dim() == 0 ? g : cumprod_backward(g, s[0], s[1], dim));

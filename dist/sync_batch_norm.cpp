@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tarn/autograd/custom.h"
+#include "tarn/autograd/recompute.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_norm.h"
@@ -73,7 +74,7 @@ Statistics merge(ProcessGroup& group, const Tensor& x, const Tensor& running_mea
   }
   if (s.count > 0) {
     const auto move = [&](const Tensor& running, const Tensor& to, double factor) {
-      if (!running.defined()) return;
+      if (!running.defined() || is_recomputing()) return;
       const Tensor moved = raw::add(raw::mul(running, 1 - options.momentum),
                                     raw::mul(to, options.momentum * factor));
       raw::copy_(running, moved);

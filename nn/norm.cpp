@@ -2,6 +2,7 @@
 #include "tarn/nn/norm.h"
 
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/recompute.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/nn/init.h"
@@ -41,7 +42,7 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
   check(x);
   const bool tracks = options_.track_running_stats;
   double momentum = options_.momentum.value_or(0);
-  if (training() && tracks) {
+  if (training() && tracks && !is_recomputing()) {
     if (num_batches_tracked.device().is_cpu()) {  // a whole operation per layer and step otherwise
       ++*num_batches_tracked.data<int64_t>();
       num_batches_tracked.bump_version();

@@ -6,6 +6,7 @@
 //   net.add<nn::Linear>({.in = 128, .out = 10});
 #pragma once
 
+#include "tarn/autograd/recompute.h"
 #include "tarn/nn/module.h"
 
 namespace tarn::nn {
@@ -52,9 +53,18 @@ class Sequential final : public ModuleList<Module> {
   using ModuleList<Module>::ModuleList;
   Tensor forward(const Tensor& x) override {
     Tensor y = x;
-    for (Module* module : *this) y = (*module)(y);
+    for (Module* module : *this) {
+      y = checkpoints_ ? checkpoint([module](const Tensor& in) { return (*module)(in); }, y)
+                       : (*module)(y);
+    }
     return y;
   }
+  /// Keeps only what goes from module to module for backward, which computes the rest again
+  /// (tarn::checkpoint). The list must live until backward is done.
+  void set_checkpoint(bool on) { checkpoints_ = on; }
+
+ private:
+  bool checkpoints_ = false;
 };
 
 }  // namespace tarn::nn
