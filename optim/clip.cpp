@@ -5,46 +5,15 @@
 #include <cmath>
 #include <functional>
 
-#include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
 #include "tarn/core/profiler.h"
-#include "tarn/core/raw_elementwise.h"
+#include "tarn/optim/gradients.h"
 
 namespace tarn::optim {
+
+using detail::Gradients;
+
 namespace {
-
-/// The gradients there are, dense, and whose they are.
-struct Gradients {
-  std::vector<Tensor> list;
-  std::vector<size_t> owners;
-
-  Gradients(const char* op, const std::vector<Tensor>& params) {
-    for (size_t i = 0; i < params.size(); ++i) {
-      raw::check_defined(op, "each of the parameters", params[i]);
-      Tensor g = params[i].grad();
-      if (!g.defined()) continue;
-      if (!g.is_contiguous() && !g.is_contiguous(MemoryFormat::kChannelsLast)) {
-        g = raw::contiguous(g);
-        Tensor(params[i]).set_grad(g);  // so that scaling reaches it
-      }
-      if (!list.empty()) raw::check_same_device(op, list[0], g);
-      list.push_back(g);
-      owners.push_back(i);
-    }
-  }
-  void changed() const {
-    for (const Tensor& g : list) g.bump_version();
-  }
-};
-
-std::vector<double> norms_of(const Gradients& grads, double norm_type) {
-  if (grads.list.empty()) return {};
-  const Device device = grads.list[0].device();
-  const auto count = static_cast<int64_t>(grads.list.size());
-  const Tensor out = empty({count}, {.dtype = DType::kF64, .device = device});
-  TARN_KERNEL(optim, norms, device, grads.list, norm_type, out);
-  return out.to_vector<double>();
-}
 
 /// The norm of the norms; scaled, so that their squares cannot overflow.
 double combine(const std::vector<double>& norms, double norm_type) {
@@ -73,7 +42,7 @@ double clip(const std::vector<Tensor>& params, double max_norm, double norm_type
   TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
                 max_norm);
   const Gradients grads("clip_grad_norm_", params);
-  const std::vector<double> norms = norms_of(grads, norm_type);
+  const std::vector<double> norms = grads.norms(norm_type);
   const double total = combine(norms, norm_type);
   if (!std::isfinite(total)) {
     const auto bad =
@@ -114,7 +83,7 @@ double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_
 
 double grad_norm(const std::vector<Tensor>& params, double norm_type) {
   check_norm_type("grad_norm", norm_type);
-  return combine(norms_of(Gradients("grad_norm", params), norm_type), norm_type);
+  return combine(Gradients("grad_norm", params).norms(norm_type), norm_type);
 }
 
 void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {

@@ -1,0 +1,26 @@
+// gradients.h - the gradients of a list of parameters as multi-tensor kernels take them.
+#pragma once
+
+#include <vector>
+
+#include "tarn/core/tensor.h"
+
+namespace tarn::optim::detail {
+
+/// The gradients there are, dense, and whose they are.
+struct Gradients {
+  std::vector<Tensor> list;
+  std::vector<size_t> owners;  ///< list[i] is of params[owners[i]]
+
+  /// A gradient that is not dense is replaced by a dense one. Throws DeviceError unless all are on
+  /// one device.
+  Gradients(const char* op, const std::vector<Tensor>& params);
+  /// The p-norm of each, p in {1, 2, infinity}: one pass over all of them.
+  std::vector<double> norms(double p) const;
+  /// Multiplies all of them.
+  void scale(double factor) const;
+  /// Tells autograd that they were written to.
+  void changed() const;
+};
+
+}  // namespace tarn::optim::detail

@@ -1,0 +1,251 @@
+// optim_scaler_test.cpp - GradScaler: PyTorch's state machine, skipped steps, hysteresis, state.
+#include <cmath>
+#include <limits>
+
+#include "tests_throws.h"
+#include <gtest/gtest.h>
+
+#include "tarn/autograd/functions.h"
+#include "tarn/core/factory.h"
+#include "tarn/optim/clip.h"
+#include "tarn/optim/scaler.h"
+#include "tarn/optim/sgd.h"
+
+namespace tarn::optim {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+using Values = std::vector<double>;
+
+/// One parameter [2] at {1, 2} and plain SGD with rate 1: a step subtracts the gradient.
+struct Problem {
+  Tensor w = tensor({1, 2}).set_requires_grad();
+  SGD sgd{{w}, {.lr = 1}};
+
+  /// loss = factors . w, so the gradient is `factors` times the scale.
+  void backward(const GradScaler& scaler, double a, double b) {
+    sgd.zero_grad();
+    scaler.scale(sum(w * tensor({a, b}))).backward();
+  }
+  /// One whole step; returns whether it was made.
+  bool train(GradScaler& scaler, double a, double b) {
+    backward(scaler, a, b);
+    const bool stepped = scaler.step(sgd);
+    scaler.update();
+    return stepped;
+  }
+  Values values() const { return w.to_vector<double>(); }
+};
+
+TEST(GradScaler, starts_with_pytorchs_defaults) {
+  const GradScalerOptions o;
+  EXPECT_EQ(o.init_scale, 65536);
+  EXPECT_EQ(o.growth_factor, 2);
+  EXPECT_EQ(o.backoff_factor, 0.5);
+  EXPECT_EQ(o.growth_interval, 2000);
+  EXPECT_EQ(GradScaler().get_scale(), 65536);
+}
+
+TEST(GradScaler, the_step_is_that_of_the_plain_loss) {
+  Problem p;
+  GradScaler scaler;
+  p.backward(scaler, 0.5, 0.25);
+  EXPECT_EQ(p.w.grad().to_vector<double>(), (Values{32768, 16384}));  // 65536 times
+  EXPECT_TRUE(scaler.step(p.sgd));
+  scaler.update();
+  EXPECT_EQ(p.values(), (Values{0.5, 1.75}));
+  EXPECT_EQ(scaler.get_scale(), 65536);
+  EXPECT_EQ(scaler.growth_tracker(), 1);
+}
+
+TEST(GradScaler, an_overflow_skips_the_step_and_halves_the_scale) {
+  for (const double bad : {kInf, -kInf, static_cast<double>(NAN)}) {
+    Problem p;
+    GradScaler scaler;
+    EXPECT_FALSE(p.train(scaler, 1, bad));
+    EXPECT_EQ(p.values(), (Values{1, 2}));
+    EXPECT_EQ(scaler.get_scale(), 32768);
+    EXPECT_TRUE(p.train(scaler, 1, 1));
+    EXPECT_EQ(p.values(), (Values{0, 1}));
+  }
+}
+
+TEST(GradScaler, clean_steps_double_the_scale_and_an_overflow_counts_anew) {
+  Problem p;
+  GradScaler scaler({.init_scale = 8, .growth_interval = 3});
+  p.train(scaler, 0, 0);
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 8);
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 16);
+  p.train(scaler, 0, 0);
+  p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), 8);
+  p.train(scaler, 0, 0);
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 8);
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 16);
+}
+
+TEST(GradScaler, the_scale_stays_finite_in_f32) {
+  Problem p;
+  GradScaler scaler({.init_scale = 0x1p127, .growth_interval = 1});
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 0x1p127);  // 2^128 is infinite
+}
+
+TEST(GradScaler, hysteresis_forgives_and_the_floor_holds) {
+  Problem p;
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2, .hysteresis = 2, .min_scale = 4});
+  EXPECT_FALSE(p.train(scaler, kInf, 0));
+  EXPECT_EQ(scaler.get_scale(), 8) << "the first is forgiven";
+  p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), 4);
+  p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), 4) << "not below min_scale";
+  p.train(scaler, 0, 0);
+  p.train(scaler, 0, 0);
+  EXPECT_EQ(scaler.get_scale(), 8) << "grown";
+  p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), 8) << "and forgiving again";
+}
+
+TEST(GradScaler, unscaled_gradients_can_be_clipped) {
+  Problem p;
+  GradScaler scaler;
+  p.backward(scaler, 3, 4);
+  scaler.unscale_(p.sgd);
+  EXPECT_EQ(p.w.grad().to_vector<double>(), (Values{3, 4}));
+  EXPECT_DOUBLE_EQ(clip_grad_norm_({p.w}, 1.0), 5);
+  EXPECT_TRUE(scaler.step(p.sgd));
+  scaler.update();
+  EXPECT_NEAR(p.values()[0], 1 - 0.6, 1e-6);
+  EXPECT_NEAR(p.values()[1], 2 - 0.8, 1e-6);
+}
+
+TEST(GradScaler, an_overflow_found_by_unscale_skips_the_step_after_clipping) {
+  Problem p;
+  GradScaler scaler;
+  p.backward(scaler, kInf, 4);
+  scaler.unscale_(p.sgd);
+  clip_grad_norm_({p.w}, 1.0);
+  EXPECT_FALSE(scaler.step(p.sgd));
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 32768);
+  EXPECT_EQ(p.values(), (Values{1, 2}));
+}
+
+TEST(GradScaler, optimizers_are_skipped_one_by_one_and_share_the_scale) {
+  Problem good, bad;
+  GradScaler scaler;
+  good.backward(scaler, 1, 1);
+  bad.backward(scaler, kInf, 1);
+  EXPECT_TRUE(scaler.step(good.sgd));
+  EXPECT_FALSE(scaler.step(bad.sgd));
+  scaler.update();
+  EXPECT_EQ(good.values(), (Values{0, 1}));
+  EXPECT_EQ(scaler.get_scale(), 32768);
+}
+
+TEST(GradScaler, all_skip_together_where_ranks_agree) {
+  Problem p;
+  GradScaler scaler;
+  bool other = true;
+  scaler.set_agreement([&](bool found) { return found || other; });
+  EXPECT_FALSE(p.train(scaler, 1, 1));
+  EXPECT_EQ(scaler.get_scale(), 32768);
+  other = false;
+  EXPECT_TRUE(p.train(scaler, 1, 1));
+}
+
+TEST(GradScaler, losses_of_halves_are_scaled_in_f32) {
+  const Tensor loss = tensor(std::initializer_list<double>{2}).to(DType::kF16);
+  const Tensor scaled = GradScaler().scale(loss);
+  EXPECT_EQ(scaled.dtype(), DType::kF32);
+  EXPECT_EQ(scaled.item(), 131072);  // beyond f16's 65504
+}
+
+TEST(GradScaler, half_parameters_step_through_their_master_copy) {
+  Tensor w = tensor({1, 2}).to(DType::kF16).set_requires_grad();
+  SGD sgd({w}, {.lr = 1});
+  GradScaler scaler({.init_scale = 1024});
+  scaler.scale(sum(w * tensor({0.5, 0.25}).to(DType::kF16))).backward();
+  EXPECT_THROWS_WITH(scaler.unscale_(sgd), ValueError,
+                     "unscale_: f16 gradients would lose what the scale has kept; got [2] f16");
+  GradScaler fresh({.init_scale = 1024});
+  EXPECT_TRUE(fresh.step(sgd));
+  EXPECT_EQ(w.to_vector<double>(), (Values{0.5, 1.75}));
+}
+
+TEST(GradScaler, disabled_it_is_not_there) {
+  Problem p;
+  GradScaler scaler({.enabled = false});
+  EXPECT_TRUE(p.train(scaler, 1, 1));
+  EXPECT_EQ(p.values(), (Values{0, 1}));
+  EXPECT_EQ(scaler.get_scale(), 1);
+  EXPECT_TRUE(scaler.state_dict().empty());
+  scaler.load_state_dict({});
+}
+
+TEST(GradScaler, calls_out_of_order_are_errors) {
+  Problem p;
+  GradScaler scaler;
+  EXPECT_THROWS_WITH(scaler.update(), ValueError,
+                     "update: no optimizer was stepped or unscaled since the last update()");
+  p.backward(scaler, 1, 1);
+  scaler.unscale_(p.sgd);
+  EXPECT_THROWS_WITH(scaler.unscale_(p.sgd), ValueError,
+                     "unscale_: this optimizer's gradients are unscaled already");
+  scaler.step(p.sgd);
+  EXPECT_THROWS_WITH(scaler.step(p.sgd), ValueError,
+                     "step: this optimizer has stepped already; call update() first");
+  EXPECT_THROWS_WITH(scaler.unscale_(p.sgd), ValueError,
+                     "unscale_: this optimizer has stepped already");
+  scaler.update();
+  EXPECT_TRUE(p.train(scaler, 1, 1));
+}
+
+TEST(GradScaler, options_are_checked) {
+  EXPECT_THROWS_WITH(GradScaler({.init_scale = 0}), ValueError,
+                     "GradScaler: the scale must be positive and finite in f32; got 0");
+  EXPECT_THROWS_WITH(GradScaler({.growth_factor = 1}), ValueError,
+                     "growth_factor must be above 1; got 1");
+  EXPECT_THROWS_WITH(GradScaler({.backoff_factor = 1}), ValueError,
+                     "backoff_factor must be between 0 and 1; got 1");
+  EXPECT_THROWS_WITH(GradScaler({.growth_interval = 0}), ValueError,
+                     "growth_interval must be at least 1; got 0");
+  EXPECT_THROWS_WITH(GradScaler({.hysteresis = 0}), ValueError,
+                     "hysteresis must be at least 1; got 0");
+  EXPECT_THROWS_WITH(GradScaler({.min_scale = -1}), ValueError,
+                     "min_scale must be at least 0 and at most init_scale; got -1");
+  GradScaler scaler;
+  EXPECT_THROWS_WITH(scaler.update(kInf), ValueError, "update: the scale must be positive");
+}
+
+TEST(GradScaler, state_goes_on_where_it_was_saved) {
+  Problem p, q;
+  const GradScalerOptions options{.init_scale = 16, .growth_interval = 3, .hysteresis = 2};
+  GradScaler first(options);
+  p.train(first, 0, 0);
+  p.train(first, kInf, 0);
+  p.train(first, 0, 0);
+  GradScaler second;
+  second.load_state_dict(first.state_dict());
+  for (const double g : {0.0, kInf, 0.0, 0.0, 0.0, kInf}) {
+    p.train(first, g, 0);
+    q.train(second, g, 0);
+    EXPECT_EQ(first.get_scale(), second.get_scale());
+    EXPECT_EQ(first.growth_tracker(), second.growth_tracker());
+  }
+  EXPECT_THROWS_WITH(second.load_state_dict({}), ValueError, "GradScaler: the state lacks scale,");
+}
+
+TEST(GradScaler, the_scale_can_be_set) {
+  GradScaler scaler;
+  scaler.update(128);
+  EXPECT_EQ(scaler.get_scale(), 128);
+}
+
+}  // namespace
+}  // namespace tarn::optim
