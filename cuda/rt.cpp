@@ -188,7 +188,8 @@ void set_blocking(bool on) {
 
 void detail::before_launch(const void* kernel, size_t shared, int device) {
   set_device(device);
-  constexpr size_t kAlwaysAllowed = 48 << 10;
+  // Without opt-in static and dynamic shared memory have 48 KiB together.
+  constexpr size_t kAlwaysAllowed = 16 << 10;
   if (shared <= kAlwaysAllowed) return;
   static std::mutex mutex;
   static auto& allowed = *new std::unordered_map<const void*, std::vector<size_t>>;

@@ -13,6 +13,7 @@ void fill_kernel_table(KernelTable& table) {
   add_optim_kernels(table);
   add_reduce_kernels(table);
   add_softmax_kernels(table);
+  add_attention_kernels(table);
 #if TARN_HAVE_CUDNN
   add_dnn_kernels(table);  // convolutions, in front of our own
 #endif
