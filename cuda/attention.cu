@@ -126,8 +126,8 @@ void scaled_dot_product_attention(const AttentionCall& call, const Tensor& out,
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
     const int64_t items = p.batch * p.heads * ceil_div(p.queries, kTile) * ceil_div(p.width, kTile);
-    launch(attention_forward<T, C>, blocks_of(items), kTileThreads, sizeof(ScoreTile<C>), stream, p,
-           Heads(call.q), Heads(call.k), Heads(call.v), Heads(out),
+    launch(attention_forward<T, C>, blocks_for(items, 1, stream), kTileThreads,
+           sizeof(ScoreTile<C>), stream, p, Heads(call.q), Heads(call.k), Heads(call.v), Heads(out),
            static_cast<C*>(logsumexp.data()), items);
   });
 }

@@ -231,11 +231,11 @@ void scaled_dot_product_attention_backward(const AttentionCall& call, const Tens
                                delta.as<C>()};
     const int64_t query_items =
         p.batch * p.heads * ceil_div(p.queries, kTile) * ceil_div(p.depth, kTile);
-    launch(attention_query_gradient<T, C>, blocks_of(query_items), kTileThreads,
+    launch(attention_query_gradient<T, C>, blocks_for(query_items, 1, stream), kTileThreads,
            sizeof(ScoreTile<C>), stream, p, in, Heads(gq), query_items);
     const int64_t key_items =
         p.batch * p.groups * ceil_div(p.keys, kTile) * ceil_div(std::max(p.depth, p.width), kTile);
-    launch(attention_key_gradient<T, C>, blocks_of(key_items), kTileThreads,
+    launch(attention_key_gradient<T, C>, blocks_for(key_items, 1, stream), kTileThreads,
            2 * sizeof(ScoreTile<C>), stream, p, in, Heads(gk), Heads(gv), key_items);
   });
 }
