@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tarn/core/cpu/dnnl_matmul.h"
+#include "tarn/core/cpu/few_rows.h"
 #include "tarn/core/cpu/gemm.h"
 #include "tarn/core/cpu/gemm_epilogue.h"
 #include "tarn/core/cpu/matmul_dispatch.h"
@@ -238,6 +239,38 @@ TEST(MatmulDispatch, f32_agrees_on_both_sides_of_the_threshold) {
       EXPECT_LT(worst_error(p.c, want), bound(size, 6e-8)) << size;
     }
   }
+}
+
+template <typename T>
+void check_few_rows(double unit) {
+  for (int64_t m = 1; m <= 4; ++m) {
+    for (const int64_t k : {300, 512}) {
+      for (int variant = 0; variant < 4; ++variant) {
+        Product<T> p({1, m, 333, k, false, true});
+        if (variant > 0) p.call.bias = p.bias.data();
+        if (variant == 1) p.call.alpha = 0.5, p.call.beta = -2;
+        if (variant == 2) p.call.epilogue = Epilogue::kGeluTanh;
+        if (variant == 3) p.call.beta = 1;
+        const std::vector<double> want = p.expected();
+        ASSERT_TRUE(few_rows_matmul(p.call));
+        EXPECT_LT(worst_error(p.c, want), bound(k, unit)) << m << " x " << k << ", " << variant;
+      }
+    }
+  }
+}
+
+TEST(FewRows, agree_with_sums_in_f64_in_every_variant) {
+  check_few_rows<float>(6e-8);
+  // The rounding of results up to some 50 is all there is.
+  check_few_rows<bfloat16>(std::ldexp(50.0, -9) / 300);
+  check_few_rows<half>(std::ldexp(50.0, -12) / 300);
+}
+
+TEST(FewRows, leave_other_products_to_others) {
+  Product<float> many({1, 5, 333, 300, false, true}), plain({1, 1, 333, 300, false, false});
+  Product<float> small({1, 1, 30, 300, false, true}), batched({2, 1, 333, 300, false, true});
+  for (Product<float>* p : {&many, &plain, &small, &batched})
+    EXPECT_FALSE(few_rows_matmul(p->call));
 }
 
 TEST(MatmulDispatch, integers_are_exact_and_wrap_round) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tarn/core/cpu/dnnl_matmul.h"
+#include "tarn/core/cpu/few_rows.h"
 #include "tarn/core/cpu/gemm.h"
 #include "tarn/core/parallel.h"
 
@@ -95,6 +96,7 @@ void matmul_integers(const MatmulCall& call) {
 
 void matmul(const MatmulCall& call) {
   if (call.batch == 0 || call.m == 0 || call.n == 0) return;
+  if (few_rows_matmul(call)) return;
   switch (call.dtype) {
     case DType::kF64:
       return gemm(call);
