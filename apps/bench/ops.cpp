@@ -9,6 +9,7 @@
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_attention.h"
 #include "tarn/core/raw_conv.h"
 
 namespace tarn::bench {
@@ -138,6 +139,36 @@ void add_conv(Cases& cases) {
   }
 }
 
+void add_attention(Cases& cases) {
+  const std::array<int64_t, 4> sizes[] = {{4, 6, 256, 64}, {1, 12, 1024, 64}, {1, 1, 8192, 64}};
+  for (const auto& [b, h, t, d] : sizes) {
+    const Tensor q = randn({b, h, t, d}), k = randn({b, h, t, d}), v = randn({b, h, t, d});
+    const double flops = 2.0 * static_cast<double>(b * h * t * t * d);  // causal: half the scores
+    cases.push_back({"attention",
+                     {b, h, t, d},
+                     {q, k, v},
+                     [](const auto& x) {
+                       return scaled_dot_product_attention(x[0], x[1], x[2], {.causal = true});
+                     },
+                     0,
+                     flops});
+    const double scale = 1 / std::sqrt(static_cast<double>(d));
+    cases.push_back(
+        {"attention_step",  // forward and backward
+         {b, h, t, d},
+         {q, k, v, randn({b, h, t, d})},
+         [scale](const auto& x) {
+           const AttentionCall call = raw::attention_call(x[0], x[1], x[2], {}, scale, true, 0, {});
+           const raw::AttentionResult r = raw::scaled_dot_product_attention(call);
+           const Tensor gq = empty_like(x[0]), gk = empty_like(x[1]), gv = empty_like(x[2]);
+           raw::scaled_dot_product_attention_backward(call, r.out, r.logsumexp, x[3], gq, gk, gv);
+           return gk;
+         },
+         0,
+         3.5 * flops});
+  }
+}
+
 OpResult time_case(const Case& c, DType dtype, Device device) {
   std::vector<Tensor> inputs;
   for (const Tensor& x : c.inputs) inputs.push_back(x.to(dtype).to(device));
@@ -176,6 +207,7 @@ std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device d
   add_batch_norm(cases);
   add_matmul(cases);
   add_conv(cases);
+  add_attention(cases);
   std::vector<OpResult> results;
   for (const Case& c : cases) {
     if (c.name.find(filter) == std::string::npos) continue;

@@ -219,6 +219,24 @@ def op_cases(torch, dtype):
         args = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, [True, True, False])
         yield ("conv2d_backward", shape,
                lambda: torch.ops.aten.convolution_backward(grad, a, w, None, *args), None, 2 * flops)
+    for shape in ((4, 6, 256, 64), (1, 12, 1024, 64), (1, 1, 8192, 64)):
+        q, k, v, g = (rand(*shape) for _ in range(4))
+        past = torch.ones(shape[2], shape[2], dtype=torch.bool).tril()
+        flops = 2 * shape[0] * shape[1] * shape[2] ** 2 * shape[3]
+
+        def attend():
+            if hasattr(functional, "scaled_dot_product_attention"):
+                return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            scores = q @ k.transpose(-2, -1) / shape[3] ** 0.5
+            return scores.masked_fill(~past, float("-inf")).softmax(-1) @ v
+
+        def attend_and_differentiate():
+            with torch.enable_grad():
+                leaves = [x.requires_grad_() for x in (q, k, v)]
+                torch.autograd.grad(attend(), leaves, g)
+
+        yield "attention", list(shape), attend, None, flops
+        yield "attention_step", list(shape), attend_and_differentiate, None, 3.5 * flops
 
 
 def bench_ops(torch, args):
