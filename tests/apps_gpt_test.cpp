@@ -165,6 +165,21 @@ TEST_F(TarnGpt, weights_of_a_run_start_another) {
   EXPECT_LT(losses("tuned").front().second, 1.2);
 }
 
+TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
+  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
+  ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
+  std::vector<std::string> arguments{"--nproc", "2", "--log-dir", folder / "logs", program};
+  for (const std::string& a : small("two", {"--dropout", "0"})) arguments.push_back(a);
+  const Ended ended = Process(launcher, arguments, folder).wait();
+  ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  const auto one = losses("one"), two = losses("two");
+  ASSERT_EQ(one.size(), two.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(one[i].second, two[i].second, 1e-3) << "step " << one[i].first;
+  }
+}
+
 TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   const auto fails = [&](const std::vector<std::string>& arguments, int code,
                          const std::string& message) {

@@ -47,6 +47,7 @@ class Pictures final : public data::ImageDataset {
 
 ResnetSettings quick() {
   ResnetSettings s;
+  s.device = "cpu";
   s.batch_size = 8;
   s.workers = 0;
   s.epochs = 2;

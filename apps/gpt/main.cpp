@@ -80,7 +80,8 @@ int write_samples(const GptSettings& s, const Options& options) {
   return 0;
 }
 
-void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt) {
+void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt, const Ranks& ranks) {
+  if (!ranks.main()) return;
   const nn::models::GptOptions& o = gpt.options();
   std::printf(
       "%lld layers, %lld heads, width %lld, block %lld (%lld parameters), %d thread%s, %s\n",
@@ -95,7 +96,9 @@ void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt) {
               static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
 }
 
-RunDir open_run(const GptSettings& s, const std::string& data) {
+// Rank 0 writes; the others read what a run that goes on has saved.
+RunDir open_run(const GptSettings& s, const std::string& data, const Ranks& ranks) {
+  if (!ranks.main()) return RunDir::nowhere();
   if (s.resume) return RunDir::open(*s.resume);
   if (s.out_dir.empty()) return RunDir::create("runs", default_run_name("gpt-" + s.model, data));
   const fs::path path = fs::path(s.out_dir).lexically_normal();
@@ -130,14 +133,15 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
               last.val_loss, trainer.state().best_val_loss);
 }
 
-int evaluate_only(const GptSettings& s, const Options& options) {
+int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ranks) {
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
   const auto gpt =
       s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, corpus.tokenizer.get());
-  print_start(s, corpus, *gpt);
-  GptTrainer trainer(s, corpus, *gpt, nullptr);
+  print_start(s, corpus, *gpt, ranks);
+  GptTrainer trainer(s, corpus, *gpt, nullptr, ranks);
   const std::optional<GptLosses> losses = trainer.estimate();
-  if (losses) std::printf("train loss %.4f, val loss %.4f\n", losses->train, losses->val);
+  if (losses && ranks.main())
+    std::printf("train loss %.4f, val loss %.4f\n", losses->train, losses->val);
   return 0;
 }
 
@@ -150,7 +154,7 @@ void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
   s.bias = o.bias;
 }
 
-int train(GptSettings& s, const Options& options) {
+int train(GptSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<GptCheckpoint> checkpoint;
   if (s.resume) checkpoint = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
@@ -160,27 +164,32 @@ int train(GptSettings& s, const Options& options) {
                                               : make_gpt(s, vocab);
   note_sizes(s, gpt->options());
   check_length(corpus, s.block_size);
-  RunDir run = open_run(s, corpus.name);
-  print_start(s, corpus, *gpt);
-  std::printf("run folder %s\n", run.path().c_str());
+  RunDir run = open_run(s, corpus.name, ranks);
+  print_start(s, corpus, *gpt, ranks);
+  if (ranks.main()) std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
-  GptTrainer trainer(s, corpus, *gpt, &run);
+  GptTrainer trainer(s, corpus, *gpt, &run, ranks);
   if (checkpoint) {
     const GptState& at = checkpoint->state;
-    trainer.resume(*checkpoint,
-                   load_gpt_history(run.path() / "metrics.jsonl", at.step, at.evaluated_step));
+    const fs::path metrics = run.path() / "metrics.jsonl";
+    trainer.resume(*checkpoint, ranks.main() ? load_gpt_history(metrics, at.step, at.evaluated_step)
+                                             : GptHistory());
     checkpoint.reset();
     if (trainer.state().step >= s.max_iters) {
-      std::printf("All %lld steps are done; a larger --max-iters goes on.\n",
-                  static_cast<long long>(s.max_iters));
+      if (ranks.main()) {
+        std::printf("All %lld steps are done; a larger --max-iters goes on.\n",
+                    static_cast<long long>(s.max_iters));
+      }
       return 0;
     }
-    std::printf("resumed after step %lld\n", static_cast<long long>(trainer.state().step));
-  } else if (corpus.tokenizer) {
+    if (ranks.main())
+      std::printf("resumed after step %lld\n", static_cast<long long>(trainer.state().step));
+  } else if (corpus.tokenizer && ranks.main()) {
     write_file(run.path() / "tokenizer.json", corpus.tokenizer->json());
   }
-  run.write_config(options, num_threads());
+  if (ranks.main()) run.write_config(options, num_threads());
   const bool complete = trainer.fit();
+  if (!ranks.main()) return 0;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   print_summary(s, trainer, run, took.count(), complete);
   return 0;
@@ -200,12 +209,16 @@ int run(int argc, char** argv) {
     apply_preset(options, s);
   }
   check_settings(s);
+  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  ranks.share(s.batch_size, "--batch-size");
+  // Gloo, which connects the ranks, moves tensors of the CPU.
+  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
   if (s.sample) return write_samples(s, options);
-  return s.eval_only ? evaluate_only(s, options) : train(s, options);
+  return s.eval_only ? evaluate_only(s, options, ranks) : train(s, options, ranks);
 }
 
 }  // namespace

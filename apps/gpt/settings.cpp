@@ -51,7 +51,8 @@ void declare_model(Options& options, GptSettings& s) {
 
 void declare_training(Options& options, GptSettings& s) {
   options.group("Training");
-  options.add("-b, --batch-size", &s.batch_size, "windows of a micro-batch").at_least(1);
+  options.add("-b, --batch-size", &s.batch_size, "windows of a micro-batch, of all ranks together")
+      .at_least(1);
   options
       .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
            "micro-batches of a step")
@@ -132,12 +133,14 @@ void declare_run(Options& options, GptSettings& s) {
   options.add("--seed", &s.seed, "of initialisation, batches, dropout and text").at_least(0);
   options.add("--progress", &s.progress,
               "progress bars (on a terminal; elsewhere a line every 10 s)");
+  declare_rank_flags(options, s.ranks);
   options.epilog(
       "Examples:\n"
       "  tarn-gpt                                      a small model on the King James Bible\n"
       "  tarn-gpt --data FILE.txt --max-iters 5000     on a text of yours\n"
       "  tarn-gpt --resume runs/NAME                   after Ctrl-C, or for more --max-iters\n"
       "  tarn-gpt --sample --resume runs/NAME --start 'And God'\n"
+      "  tarn-run --nproc 2 tarn-gpt                   two processes, as one would train\n"
       "  tarn-gpt --sample --init-from model.safetensors --tokenizer VOCABFOLDER --start Hello\n"
       "\n"
       "A run writes config.json, args.txt, tokenizer.json, metrics.jsonl, train.log,\n"

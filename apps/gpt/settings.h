@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tarn/apps/common/options.h"
+#include "tarn/apps/common/ranks.h"
 
 namespace tarn::apps {
 
@@ -38,6 +39,7 @@ struct GptSettings {
   std::optional<std::string> resume;
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
+  RankSettings ranks;
 
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }

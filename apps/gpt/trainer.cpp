@@ -33,13 +33,16 @@ double now() {
 }  // namespace
 
 GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt,
-                       RunDir* run)
+                       RunDir* run, const Ranks& ranks)
     : s_(s),
       corpus_(corpus),
       gpt_(gpt),
       run_(run),
+      ranks_(ranks),
       train_(windows(corpus.train, gpt)),
       val_(windows(corpus.val, gpt)),
+      ddp_(ranks.group() ? std::make_unique<dist::DistributedDataParallel>(gpt, *ranks.group())
+                         : nullptr),
       optimizer_(make_optimizer(s, gpt)) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
 }
@@ -83,10 +86,10 @@ bool GptTrainer::fit() {
 bool GptTrainer::train_until(int64_t last) {
   Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
                                                     static_cast<long long>(s_.max_iters)),
-                                    .enabled = s_.progress,
+                                    .enabled = s_.progress && ranks_.main(),
                                     .leave = false});
   while (state_.step < last) {
-    if (interrupt_.requested()) return false;
+    if (stop_requested()) return false;
     const GptStepFigures f = train_step();
     bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
     bar.advance();
@@ -105,21 +108,45 @@ Tensor GptTrainer::loss(const data::Batch& batch) {
   return gpt_.loss(to_async(batch.input, device), to_async(batch.target, device));
 }
 
-// One step: the mean over all tokens of its micro-batches, each weighed by its share of them.
+// The ranks stop after the same step: the one in which they told each other.
+bool GptTrainer::stop_requested() {
+  if (!ranks_.group()) stop_ = interrupt_.requested();
+  return stop_;
+}
+
+// A rank's loss to the mean over the ranks.
+double GptTrainer::agree(double loss) {
+  if (!ranks_.group()) return loss;
+  const auto sums = ranks_.sum({loss, interrupt_.requested() ? 1.0 : 0.0});
+  stop_ = stop_ || sums[1] > 0;
+  return sums[0] / ranks_.size();
+}
+
+// Adds the gradients of share * loss, and returns that. Ranks exchange theirs in the last one.
+double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
+  std::optional<dist::DistributedDataParallel::NoSync> alone;
+  if (ddp_ && !last) alone.emplace(ddp_->no_sync());
+  const Tensor part = loss(batch) * share;
+  part.backward();
+  return part.item();
+}
+
+// One step: the mean over all tokens of its micro-batches, each weighed by its share of them. A
+// rank takes its rows of each.
 GptStepFigures GptTrainer::train_step() {
   const double start = now();
-  const int64_t micro = s_.gradient_accumulation_steps, rows = s_.batch_size;
-  const auto all_tokens = static_cast<double>(micro * rows * gpt_.options().block);
+  const int64_t micro = s_.gradient_accumulation_steps;
+  const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
+  const auto tokens = static_cast<double>(micro * rows * gpt_.options().block);  // this rank's
   GptStepFigures f{.step = state_.step + 1, .lr = optimizer_->lr()};
   optimizer_->zero_grad();
   for (int64_t i = 0; i < micro; ++i) {
-    const data::Batch batch =
-        train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows, i * rows);
-    const Tensor mean = loss(batch);
-    const double share = static_cast<double>(batch.target.numel()) / all_tokens;
-    (mean * share).backward();
-    f.loss += mean.item() * share;
+    const data::Batch batch = train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows,
+                                            i * s_.batch_size + ranks_.rank() * rows);
+    const double share = static_cast<double>(batch.target.numel()) / tokens;
+    f.loss += backward(batch, share, i + 1 == micro);
   }
+  f.loss = agree(f.loss);
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
@@ -130,7 +157,7 @@ GptStepFigures GptTrainer::train_step() {
   ++state_.step;
   const double seconds = std::max(now() - start, 1e-9);
   f.milliseconds = seconds * 1e3;
-  f.tokens_per_second = all_tokens / seconds;
+  f.tokens_per_second = tokens * ranks_.size() / seconds;
   seconds_ += seconds;
   ++steps_done_;
   return f;
@@ -143,7 +170,7 @@ bool GptTrainer::evaluate() {
   const bool best = losses->val < state_.best_val_loss;
   const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
                                   static_cast<long long>(state_.step), losses->train, losses->val);
-  std::printf("%s\n", line.c_str());
+  if (ranks_.main()) std::printf("%s\n", line.c_str());
   run_->log(line + (best ? "   best" : ""));
   record(history_, *run_,
          GptEvalFigures{.step = state_.step, .train_loss = losses->train, .val_loss = losses->val});
@@ -153,7 +180,7 @@ bool GptTrainer::evaluate() {
   std::fflush(stdout);
   save("last");
   if (best && state_.step > 0) save("best");
-  save_plots(history_, *run_);
+  if (ranks_.main()) save_plots(history_, *run_);
   return true;
 }
 
@@ -170,10 +197,11 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
   gpt_.eval();
   double sum = 0;
   int64_t done = 0;
-  for (; done < s_.eval_iters && !interrupt_.requested(); ++done) {
+  const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
+  for (; done < s_.eval_iters && !stop_requested(); ++done) {
     const data::Batch batch =
-        data.random(static_cast<uint64_t>(s_.seed) ^ stream, done, s_.batch_size);
-    sum += loss(batch).item();
+        data.random(static_cast<uint64_t>(s_.seed) ^ stream, done, rows, ranks_.rank() * rows);
+    sum += agree(loss(batch).item());
   }
   gpt_.train(was_training);
   if (done < s_.eval_iters) return std::nullopt;
@@ -182,7 +210,7 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
 
 // A few words of the model's, on the terminal and in samples/.
 void GptTrainer::show_text() {
-  if (s_.sample_tokens == 0 || !corpus_.tokenizer) return;
+  if (s_.sample_tokens == 0 || !corpus_.tokenizer || !ranks_.main()) return;
   Generator generator(static_cast<uint64_t>(s_.seed) ^ kTextStream);
   std::vector<int32_t> ids;
   write_tokens(gpt_, prompt_ids("", *corpus_.tokenizer),
@@ -204,6 +232,7 @@ void GptTrainer::show_text() {
 }
 
 void GptTrainer::save(const char* name) {
+  if (!ranks_.main()) return;
   state_.random = default_generator().state();
   save_checkpoint(run_->checkpoint(name), {.model = gpt_.state_dict(),
                                            .optimizer = optimizer_->state_dict(),

@@ -7,12 +7,14 @@
 
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/progress.h"
+#include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_dir.h"
 #include "tarn/apps/gpt/checkpoint.h"
 #include "tarn/apps/gpt/corpus.h"
 #include "tarn/apps/gpt/report.h"
 #include "tarn/apps/gpt/settings.h"
 #include "tarn/data/token_dataset.h"
+#include "tarn/dist/ddp.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/schedule.h"
 
@@ -26,8 +28,10 @@ struct GptLosses {
 /// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
 class GptTrainer {
  public:
-  /// run: null for estimates alone.
-  GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt, RunDir* run);
+  /// run: null for estimates alone. On several ranks all of them make one; `run` is rank 0's
+  /// folder, RunDir::nowhere() elsewhere.
+  GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt, RunDir* run,
+             const Ranks& ranks = {});
 
   /// Goes on where a checkpoint stands; the losses are then those of a run that was never stopped.
   /// Throws Error if the checkpoint is of another model.
@@ -45,6 +49,9 @@ class GptTrainer {
  private:
   bool train_until(int64_t step);
   GptStepFigures train_step();
+  double backward(const data::Batch& batch, double share, bool last);
+  double agree(double loss);
+  bool stop_requested();
   Tensor loss(const data::Batch& batch);
   bool evaluate();
   std::optional<double> mean_loss(const data::TokenDataset& data, uint64_t stream);
@@ -55,8 +62,11 @@ class GptTrainer {
   const Corpus& corpus_;
   nn::models::Gpt& gpt_;
   RunDir* run_;
+  Ranks ranks_;
   Interrupt interrupt_;
+  bool stop_ = false;  // a rank got a signal, and all know it
   data::TokenDataset train_, val_;
+  std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what holds the parameters
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   GptState state_;
