@@ -165,6 +165,31 @@ TEST_F(TarnGpt, weights_of_a_run_start_another) {
   EXPECT_LT(losses("tuned").front().second, 1.2);
 }
 
+TEST_F(TarnGpt, checkpointed_activations_give_the_same_losses) {
+  ASSERT_EQ(run(small("plain", {"--max-iters", "20"})).code, 0);
+  const Ended ended = run(small("kept", {"--max-iters", "20", "--grad-checkpoint"}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(losses("kept"), losses("plain"));
+}
+
+TEST_F(TarnGpt, halves_learn_and_go_on_where_they_were_stopped) {
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    const std::string whole = std::string(dtype) + "-whole", part = std::string(dtype) + "-part";
+    ASSERT_EQ(run(small(whole, {"--dtype", dtype, "--max-iters", "40"})).code, 0);
+    EXPECT_LT(losses(whole).back().second, 1.8) << dtype;
+    {
+      Process killed(program, small(part, {"--dtype", dtype, "--max-iters", "40"}), folder);
+      while (killed.running() && losses(part).size() < 28) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      killed.signal(SIGKILL);
+      killed.wait();
+    }
+    ASSERT_EQ(run({"--resume", folder / part}).code, 0);
+    EXPECT_EQ(losses(part), losses(whole)) << dtype;
+  }
+}
+
 TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
   const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";

@@ -23,7 +23,9 @@ void save_checkpoint(const std::filesystem::path& folder, const GptCheckpoint& c
       .add("size", c.options.size)
       .add("bias", c.options.bias);
   add_random_state(json, c.state.random);
-  save_checkpoint_folder(folder, {{"model", c.model}, {"optim", c.optimizer}}, json);
+  std::vector<std::pair<std::string, TensorDict>> dicts{{"model", c.model}, {"optim", c.optimizer}};
+  if (!c.scaler.empty()) dicts.emplace_back("scaler", c.scaler);
+  save_checkpoint_folder(folder, dicts, json);
 }
 
 GptCheckpoint load_gpt_checkpoint(const std::filesystem::path& folder) {
@@ -42,6 +44,7 @@ GptCheckpoint load_gpt_checkpoint(const std::filesystem::path& folder) {
   });
   c.model = read_checkpoint_dict(folder, "model");
   c.optimizer = read_checkpoint_dict(folder, "optim");
+  c.scaler = read_checkpoint_dict(folder, "scaler", true);
   return c;
 }
 

@@ -21,7 +21,7 @@ struct GptState {
 };
 
 struct GptCheckpoint {
-  TensorDict model = {}, optimizer = {};
+  TensorDict model = {}, optimizer = {}, scaler = {};  ///< the scaler's may be empty
   GptState state = {};
   nn::models::GptOptions options = {};  ///< refused if another model is asked for
 };

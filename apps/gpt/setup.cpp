@@ -31,6 +31,7 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, int64_t vocab) {
                                                                       .dropout = s.dropout,
                                                                       .bias = s.bias});
   net->to(Device(s.device));
+  net->set_checkpoint(s.grad_checkpoint);
   return net;
 }
 
@@ -51,6 +52,7 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, GptWeights w,
                              " are not those of a whole GPT-2: ", e.what());
   }
   net->to(Device(s.device));
+  net->set_checkpoint(s.grad_checkpoint);
   return net;
 }
 

@@ -9,6 +9,7 @@
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/transfer.h"
@@ -43,7 +44,8 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       val_(windows(corpus.val, gpt)),
       ddp_(ranks.group() ? std::make_unique<dist::DistributedDataParallel>(gpt, *ranks.group())
                          : nullptr),
-      optimizer_(make_optimizer(s, gpt)) {
+      optimizer_(make_optimizer(s, gpt)),
+      scaler_({.enabled = s.dtype == "float16"}) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
 }
 
@@ -59,6 +61,7 @@ void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
              text(was), "; these flags and data make one of ", text(is));
   gpt_.load_state_dict(c.model);
   optimizer_->load_state_dict(c.optimizer);
+  if (scaler_.enabled() && !c.scaler.empty()) scaler_.load_state_dict(c.scaler);
   state_ = c.state;
   scheduler_->set_step(state_.step);
   default_generator().set_state(state_.random);
@@ -105,6 +108,8 @@ bool GptTrainer::train_until(int64_t last) {
 // The mean over the tokens of a batch, for training and for estimates.
 Tensor GptTrainer::loss(const data::Batch& batch) {
   const Device device(s_.device);
+  const DType low = s_.dtype == "float16" ? DType::kF16 : DType::kBF16;
+  const AutocastGuard autocast(device.type, low, s_.dtype != "float32");
   return gpt_.loss(to_async(batch.input, device), to_async(batch.target, device));
 }
 
@@ -127,7 +132,7 @@ double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   std::optional<dist::DistributedDataParallel::NoSync> alone;
   if (ddp_ && !last) alone.emplace(ddp_->no_sync());
   const Tensor part = loss(batch) * share;
-  part.backward();
+  scaler_.scale(part).backward();
   return part.item();
 }
 
@@ -150,10 +155,12 @@ GptStepFigures GptTrainer::train_step() {
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
+  scaler_.unscale_(*optimizer_);
   f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
                             : optim::grad_norm(gpt_.parameters());
-  optimizer_->step();
-  scheduler_->step();
+  scaler_.step(*optimizer_);
+  scaler_.update();
+  scheduler_->step();  // also where float16 skipped the step: the rate follows the step number
   ++state_.step;
   const double seconds = std::max(now() - start, 1e-9);
   f.milliseconds = seconds * 1e3;
@@ -236,6 +243,7 @@ void GptTrainer::save(const char* name) {
   state_.random = default_generator().state();
   save_checkpoint(run_->checkpoint(name), {.model = gpt_.state_dict(),
                                            .optimizer = optimizer_->state_dict(),
+                                           .scaler = scaler_.state_dict(),
                                            .state = state_,
                                            .options = gpt_.options()});
 }

@@ -16,6 +16,7 @@
 #include "tarn/data/token_dataset.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/optim/optimizer.h"
+#include "tarn/optim/scaler.h"
 #include "tarn/optim/schedule.h"
 
 namespace tarn::apps {
@@ -69,6 +70,7 @@ class GptTrainer {
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what holds the parameters
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
+  optim::GradScaler scaler_;  // of float16; else it does nothing
   GptState state_;
   GptHistory history_;
   double seconds_ = 0;  // spent in steps

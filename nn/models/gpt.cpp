@@ -5,6 +5,7 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/recompute.h"
 #include "tarn/core/factory.h"
 #include "tarn/nn/init.h"
 
@@ -148,7 +149,10 @@ Tensor Gpt::embed(const Tensor& tokens, int64_t first) {
 
 Tensor Gpt::features(const Tensor& tokens) {
   Tensor x = embed(tokens, 0);
-  for (GptBlock* block : transformer.h) x = (*block)(x);
+  for (GptBlock* block : transformer.h) {
+    const auto run = [block](const Tensor& in) { return (*block)(in); };
+    x = checkpoints_ ? checkpoint(run, x) : run(x);
+  }
   return transformer.ln_f(x);
 }
 

@@ -89,6 +89,10 @@ class Gpt final : public Module {
   /// Mean cross entropy of the logits against targets [B, T]; targets of -1 do not count.
   Tensor loss(const Tensor& tokens, const Tensor& targets);
 
+  /// Keeps only the inputs of the blocks for backward, which computes the rest again
+  /// (tarn::checkpoint). The model must live until backward is done.
+  void set_checkpoint(bool on) { checkpoints_ = on; }
+
   /// A cache of this model's size.
   KeyValueCache make_cache() const { return KeyValueCache(options_.layers, options_.block); }
   /// Logits [B, vocab] after the last of tokens [B, T], which follow what the cache holds.
@@ -123,6 +127,7 @@ class Gpt final : public Module {
  private:
   Tensor embed(const Tensor& tokens, int64_t first);
   Options options_;
+  bool checkpoints_ = false;
 };
 
 /// A state_dict for Gpt from Hugging Face's GPT-2 (keys with or without "transformer."): its linear
