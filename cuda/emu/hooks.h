@@ -7,9 +7,12 @@
 //                               run against each other in random order
 //   TARN_EMU_ORDER=0            blocks and threads run 0 forwards, 1 backwards, 2 shuffled
 //   TARN_EMU_SEED=1             of every random order
-//   TARN_EMU_PROTECT=1          0: the host may touch device memory (saves two system calls a
-//   launch) TARN_EMU_CHECK=0            1: look for overruns after every kernel, not only when
-//   synchronising TARN_EMU_FAIL=cudaMalloc:3=2,cublasGemmEx:1=13   the n-th call returns that code
+//   TARN_EMU_PROTECT=1          0: the host may touch device memory (two system calls less a
+//                               launch)
+//   TARN_EMU_CHECK=0            1: overruns are looked for after every kernel, not only when
+//                               synchronising
+//   TARN_EMU_FAIL=NAME:N=CODE   the n-th call of NAME returns that code; several with commas:
+//                               cudaMalloc:3=2,cublasGemmEx:1=13
 // What a kernel or its caller does wrong ends the process with a line "cuda-emu: ...".
 #pragma once
 
