@@ -52,7 +52,10 @@ cublasStatus_t submit(const BlasHandle& handle, std::function<void()> run) {
       *stream,
       [run = std::move(run), workspace = handle.workspace, bytes = handle.workspace_bytes] {
         MemoryAccess access;
-        if (workspace != nullptr) spoil_workspace(workspace, bytes);
+        if (workspace != nullptr) {
+          require_device_range(workspace, bytes, "cublasSetWorkspace");
+          spoil_workspace(workspace, bytes);
+        }
         run();
       },
       lock));
@@ -113,9 +116,7 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* workspace, std
   TARN_EMU_BLAS_ENTRY(cublasSetWorkspace);
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (reinterpret_cast<std::size_t>(workspace) % 256 != 0) return CUBLAS_STATUS_INVALID_VALUE;
-  Lock lock = lock_runtime();
-  if (workspace != nullptr) require_device_range(workspace, bytes, "cublasSetWorkspace");
-  handle->workspace = workspace;
+  handle->workspace = workspace;  // looked at when a product uses it, in stream order
   handle->workspace_bytes = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
