@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps_resnet_tools.h"
+#include "apps_resnet_runs.h"
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,117 +20,7 @@ namespace fs = std::filesystem;
 using test::slurp;
 using test::TempFolder;
 
-// Bright or dark pictures, made on demand. A test may ask for a signal when the n-th picture is
-// taken.
-class Pictures final : public data::ImageDataset {
- public:
-  explicit Pictures(int64_t n) : n_(n) { pipeline = {.mean = {0.5f}, .std = {0.25f}}; }
-  int64_t size() const override { return n_; }
-  data::Image image(int64_t index) const override {
-    if (++taken == signal_at) raise(SIGINT);
-    data::Image picture(12, 12, 1);
-    for (size_t p = 0; p < picture.pixels.size(); ++p) {
-      picture.pixels[p] = static_cast<uint8_t>(label(index) * 90 + (p * 37 + 11 * index) % 100);
-    }
-    return picture;
-  }
-  int64_t label(int64_t index) const override { return index % 2; }
-  const std::vector<std::string>& classes() const override { return classes_; }
-
-  mutable int64_t taken = 0;
-  int64_t signal_at = -1;
-
- private:
-  int64_t n_;
-  std::vector<std::string> classes_{"dark", "light"};
-};
-
-ResnetSettings quick() {
-  ResnetSettings s;
-  s.device = "cpu";
-  s.batch_size = 8;
-  s.workers = 0;
-  s.epochs = 2;
-  s.lr = 0.05;
-  s.progress = false;
-  s.print_freq = 1;
-  return s;
-}
-
-ImageData pictures(int64_t train = 40, int64_t test = 16) {
-  ImageData d{.name = "pictures", .channels = 1, .classes = 2, .image_size = 12};
-  d.train = std::make_unique<Pictures>(train);
-  d.test = std::make_unique<Pictures>(test);
-  return d;
-}
-
-Pictures& training_pictures(ImageData& d) {
-  return static_cast<Pictures&>(*d.train);
-}
-
-// A run in its own folder; on: goes on in that folder.
-struct OneRun {
-  OneRun(const ResnetSettings& settings, ImageData& data, const std::string& folder,
-         bool on = false)
-      : s(settings), run(on ? RunDir::open(folder) : RunDir::create(folder, "run")) {
-    manual_seed(static_cast<uint64_t>(s.seed));
-    net = make_model(s, data);
-    trainer = std::make_unique<Trainer>(s, data, *net, run);
-    if (!on) return;
-    const Checkpoint c = load_checkpoint(run.path() / "checkpoints/last");
-    trainer->resume(c, load_history(run.path() / "metrics.jsonl", c.state.step));
-  }
-  std::string weights() const { return slurp(run.path() / "checkpoints/last/model.safetensors"); }
-  std::string momenta() const { return slurp(run.path() / "checkpoints/last/optim.safetensors"); }
-  int64_t lines() const {
-    const std::string text = slurp(run.path() / "metrics.jsonl");
-    return std::count(text.begin(), text.end(), '\n');
-  }
-
-  ResnetSettings s;
-  RunDir run;
-  std::unique_ptr<nn::Module> net;
-  std::unique_ptr<Trainer> trainer;
-};
-
-std::string whole_run(const ResnetSettings& s) {
-  const TempFolder folder;
-  ImageData data = pictures();
-  OneRun run(s, data, folder.str());
-  EXPECT_TRUE(run.trainer->fit());
-  return run.weights();
-}
-
-// The run stopped when the picture `at` was taken, and resumed; equal to the one never stopped.
-void expect_resume_is_exact(const ResnetSettings& s, int64_t at, int64_t batch) {
-  const TempFolder stopped, never;
-  ImageData data = pictures();
-  {
-    training_pictures(data).signal_at = at;
-    OneRun run(s, data, stopped.str());
-    EXPECT_FALSE(run.trainer->fit());
-    EXPECT_EQ(run.trainer->state().batch, batch);
-  }
-  training_pictures(data).signal_at = -1;
-  std::string weights, momenta;
-  EpochFigures last;
-  {
-    OneRun run(s, data, stopped / "run", true);
-    EXPECT_TRUE(run.trainer->fit());
-    weights = run.weights();
-    momenta = run.momenta();
-    EXPECT_EQ(run.trainer->history().steps.size(), 10u);
-    EXPECT_EQ(run.trainer->history().epochs.size(), 2u);
-    EXPECT_EQ(run.lines(), 12);
-    last = run.trainer->history().epochs.at(1);
-  }
-  OneRun run(s, data, never.str());
-  EXPECT_TRUE(run.trainer->fit());
-  EXPECT_EQ(run.weights(), weights);
-  EXPECT_EQ(run.momenta(), momenta);
-  EXPECT_EQ(run.trainer->history().epochs.at(1).train_loss, last.train_loss);
-  EXPECT_EQ(run.trainer->history().epochs.at(1).train_accuracy, last.train_accuracy);
-}
+using namespace runs;
 
 TEST(resnet_trainer, it_learns_what_is_easy) {
   const TempFolder folder;
@@ -231,9 +121,11 @@ TEST(resnet_checkpoint, what_is_saved_is_loaded) {
   const Checkpoint c{.model = {{"w", tensor({1.0f, 2.0f})}},
                      .optimizer = {{"m", tensor({3.0f})}},
                      .ema = {{"w", tensor({4.0f})}},
+                     .scaler = {{"scale", tensor({5.0f})}},
                      .state = {.epoch = 3,
                                .batch = 2,
                                .step = 17,
+                               .updates = 16,
                                .epoch_batches = 5,
                                .loss_sum = 0.1,
                                .right = 7,
@@ -251,7 +143,9 @@ TEST(resnet_checkpoint, what_is_saved_is_loaded) {
   EXPECT_EQ(back.model_name, "resnet8");
   EXPECT_EQ(back.state.epoch, 3);
   EXPECT_EQ(back.state.batch, 2);
+  EXPECT_EQ(back.scaler.at("scale").to_vector<float>(), std::vector<float>{5});
   EXPECT_EQ(back.state.step, 17);
+  EXPECT_EQ(back.state.updates, 16);
   EXPECT_EQ(back.state.epoch_batches, 5);
   EXPECT_EQ(back.state.loss_sum, 0.1);
   EXPECT_EQ(back.state.right, 7);
@@ -365,6 +259,8 @@ TEST(resnet_settings, flags_that_do_not_go_together_are_refused) {
   EXPECT_NE(
       message([](ResnetSettings& s) { s.start_epoch = s.epochs; }).find("must be below --epochs"),
       std::string::npos);
+  EXPECT_NE(message([](ResnetSettings& s) { s.amp_dtype = "float16"; }).find("without --amp"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
@@ -62,10 +63,6 @@ TrainWork make_work(const TrainSettings& s) {
 TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   TrainSettings s = all;
   s.batch = ranks.share(s.batch, "--batch");
-  TARN_CHECK_AS(
-      UnsupportedError, s.dtype == "float32",
-      "bench: training steps run in float32; bfloat16 needs autocast, which this version ",
-      "does not have");
   manual_seed(0);
   const Device device(s.device);
   TrainWork w = make_work(s);
@@ -80,7 +77,11 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
   const auto step = [&] {
     sgd.zero_grad();
-    const Tensor loss = cross_entropy((*w.net)(w.x), w.y);
+    Tensor loss;
+    {
+      const AutocastGuard autocast(device.type, DType::kBF16, s.dtype == "bfloat16");
+      loss = cross_entropy((*w.net)(w.x), w.y);
+    }
     loss.backward();
     sgd.step();
     return loss;

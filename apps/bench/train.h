@@ -35,9 +35,10 @@ struct TrainResult {
   double comm_s = 0, exposed_s = 0;
 };
 
-/// On several ranks each takes a share of the batch, with DDP. Runs warm-up steps, checks that the
+/// float32, or bfloat16: f32 weights under autocast, as in PyTorch. On several ranks each takes a
+/// share of the batch, with DDP. Runs warm-up steps, checks that the
 /// loss is finite and falls on the fixed batch, then times `steps` steps (0: by model). Throws
-/// Error on a model, input or dtype it does not know.
+/// Error on a model or input it does not know.
 TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 
 }  // namespace tarn::bench

@@ -18,6 +18,7 @@ JsonObject state_json(const Checkpoint& c) {
       .add("epoch", c.state.epoch)
       .add("batch", c.state.batch)
       .add("step", c.state.step)
+      .add("updates", c.state.updates)
       .add("epoch_batches", c.state.epoch_batches)
       .add("loss_sum", c.state.loss_sum)
       .add("right", c.state.right)
@@ -32,6 +33,7 @@ JsonObject state_json(const Checkpoint& c) {
 void save_checkpoint(const fs::path& folder, const Checkpoint& c) {
   std::vector<std::pair<std::string, TensorDict>> dicts{{"model", c.model}, {"optim", c.optimizer}};
   if (!c.ema.empty()) dicts.emplace_back("ema", c.ema);
+  if (!c.scaler.empty()) dicts.emplace_back("scaler", c.scaler);
   save_checkpoint_folder(folder, dicts, state_json(c));
 }
 
@@ -42,6 +44,7 @@ Checkpoint load_checkpoint(const fs::path& folder) {
     c.state.epoch = j.at("epoch");
     c.state.batch = j.at("batch");
     c.state.step = j.at("step");
+    c.state.updates = j.value("updates", c.state.step);  // not in older checkpoints
     c.state.epoch_batches = j.at("epoch_batches");
     c.state.loss_sum = j.at("loss_sum");
     c.state.right = j.at("right");
@@ -52,6 +55,7 @@ Checkpoint load_checkpoint(const fs::path& folder) {
   c.model = read_checkpoint_dict(folder, "model");
   c.optimizer = read_checkpoint_dict(folder, "optim");
   c.ema = read_checkpoint_dict(folder, "ema", true);
+  c.scaler = read_checkpoint_dict(folder, "scaler", true);
   return c;
 }
 

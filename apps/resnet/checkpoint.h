@@ -1,6 +1,6 @@
 // checkpoint.h - one folder holds everything a run needs to go on.
 //
-//   checkpoints/last/  model.safetensors  optim.safetensors  ema.safetensors  state.json
+//   checkpoints/last/  {model,optim,ema,scaler}.safetensors  state.json
 // (apps/common/checkpoint_folder.h says how it is written.)
 #pragma once
 
@@ -17,7 +17,8 @@ namespace tarn::apps {
 struct TrainState {
   int64_t epoch = 0;          ///< the epoch to go on with
   int64_t batch = 0;          ///< batches of it already done
-  int64_t step = 0;           ///< optimizer steps so far
+  int64_t step = 0;           ///< batches of all epochs so far
+  int64_t updates = 0;        ///< optimizer steps so far: loss scaling skips some
   int64_t epoch_batches = 0;  ///< batches in an epoch: a run cannot go on with other batches
   double loss_sum = 0;        ///< over the images seen in this epoch, as are the next two
   int64_t right = 0, seen = 0;
@@ -26,7 +27,8 @@ struct TrainState {
 };
 
 struct Checkpoint {
-  TensorDict model = {}, optimizer = {}, ema = {};  ///< ema may be empty
+  TensorDict model = {}, optimizer = {};
+  TensorDict ema = {}, scaler = {};  ///< may be empty
   TrainState state = {};
   std::string model_name = {};  ///< refused if another is asked for
 };

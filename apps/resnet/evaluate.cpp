@@ -2,6 +2,7 @@
 #include "tarn/apps/resnet/evaluate.h"
 
 #include "tarn/apps/common/progress.h"
+#include "tarn/apps/resnet/setup.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/transfer.h"
@@ -29,6 +30,7 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
       {.label = "   test", .unit = "img", .enabled = s.progress && ranks.main(), .leave = false});
   Score score;
   const Device device(s.device);
+  const AutocastGuard autocast = autocast_for(s);
   for (const data::Batch& batch : loader.epoch(0)) {
     if (interrupt && interrupt->requested()) break;
     skipped.insert(batch.skipped.begin(), batch.skipped.end());

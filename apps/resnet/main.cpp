@@ -75,6 +75,11 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
               training_images(s, data).c_str(), static_cast<long long>(data.test->size()),
               num_threads(), num_threads() == 1 ? "" : "s",
               Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
+  if (s.amp) {
+    const bool slow = s.amp_dtype == "float16" && Device(s.device).is_cpu();
+    std::printf("mixed precision: products in %s%s\n", s.amp_dtype.c_str(),
+                slow ? "; right, but slow on a cpu: bfloat16 is fast" : "");
+  }
   if (ranks.size() > 1) {
     std::printf("%d ranks over %s, each with a replica and %lld of %lld images a step\n",
                 ranks.size(), ranks.group()->transport(),

@@ -75,6 +75,17 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
       .range(0, 1);
 
+  options.add("--amp", &s.amp,
+              "mixed precision: products in --amp-dtype, weights and their gradients in float32");
+  options
+      .add("--amp-dtype", &s.amp_dtype,
+           "of --amp; float16 scales the loss, and is slow on a cpu: none computes in it here")
+      .choices({"bfloat16", "float16"});
+  options.add(
+      "--grad-checkpoint", &s.grad_checkpoint,
+      "keep the inputs of blocks only, and compute the blocks again in backward: less memory, "
+      "the same bits, a third more time");
+
   options.group("Run");
   options
       .add("--device", &s.device,
@@ -127,6 +138,9 @@ void check_settings(const ResnetSettings& s) {
   }
   if (s.nesterov && (s.optimizer != "sgd" || s.momentum == 0)) {
     throw UsageError("--nesterov needs --opt sgd and a --momentum above 0");
+  }
+  if (!s.amp && s.amp_dtype == "float16") {
+    throw UsageError("--amp-dtype float16 does nothing without --amp; pass both");
   }
   if (s.start_epoch >= s.epochs) {
     throw UsageError("--start-epoch must be below --epochs; got " + std::to_string(s.start_epoch) +

@@ -35,6 +35,8 @@ struct ResnetSettings {
   double warmup_decay = 0.01, gamma = 0.1, lr_min = 0;
   bool model_ema = false;
   double model_ema_decay = 0.998;
+  bool amp = false, grad_checkpoint = false;
+  std::string amp_dtype = "bfloat16";
   // Run
   std::string device = "auto", output_dir = "runs", name;
   std::optional<std::string> resume;

@@ -3,6 +3,7 @@
 
 #include "tarn/core/serialize.h"
 #include "tarn/nn/models/resnet.h"
+#include "tarn/nn/sequential.h"
 #include "tarn/optim/adam.h"
 #include "tarn/optim/sgd.h"
 
@@ -25,6 +26,14 @@ bool use_cifar_stem(const ResnetSettings& s, const ImageData& data) {
   return s.stem == "cifar" || (s.stem == "auto" && data.image_size <= 64);
 }
 
+// The stages are the network's own lists; lists within blocks are left alone.
+void checkpoint_blocks(nn::Module& net) {
+  for (const auto& [name, module] : net.named_modules()) {
+    auto* stage = dynamic_cast<nn::Sequential*>(module);
+    if (stage && name.find('.') == std::string::npos) stage->set_checkpoint(true);
+  }
+}
+
 void load_weights(nn::Module& net, const ResnetSettings& s) {
   const TensorDict weights = load_safetensors(*s.weights).tensors;
   try {
@@ -45,9 +54,18 @@ std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData&
                 .shortcut = s.shortcut == "A" ? Shortcut::kPad : Shortcut::kProjection,
                 .cifar_stem = use_cifar_stem(s, data),
                 .zero_init_residual = s.zero_init_residual});
+  if (s.grad_checkpoint) checkpoint_blocks(*net);
   if (s.weights) load_weights(*net, s);
   net->to(Device(s.device));
   return net;
+}
+
+AutocastGuard autocast_for(const ResnetSettings& s) {
+  return AutocastGuard(Device(s.device).type, parse_dtype(s.amp_dtype), s.amp);
+}
+
+optim::GradScaler make_scaler(const ResnetSettings& s) {
+  return optim::GradScaler({.enabled = s.amp && parse_dtype(s.amp_dtype) == DType::kF16});
 }
 
 std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net) {

@@ -6,9 +6,11 @@
 
 #include "tarn/apps/resnet/datasets.h"
 #include "tarn/apps/resnet/settings.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
+#include "tarn/optim/scaler.h"
 #include "tarn/optim/schedule.h"
 
 namespace tarn::apps {
@@ -21,6 +23,10 @@ std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData&
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net);
 /// The rate at every step of the run, warm-up included.
 optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch);
+/// What runs the forward in mixed precision (--amp), or plainly.
+AutocastGuard autocast_for(const ResnetSettings& s);
+/// Loss scaling, at work only with --amp --amp-dtype float16.
+optim::GradScaler make_scaler(const ResnetSettings& s);
 /// The running mean of all state (--model-ema), or null.
 std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net);
 

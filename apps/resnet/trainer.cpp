@@ -56,12 +56,14 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       loader_(training_loader(s, data, ranks)),
       ddp_(make_ddp(s, net, ranks)),
       optimizer_(make_optimizer(s, net)),
+      scaler_(make_scaler(s)),
       ema_(make_ema(s, net)) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
-  scheduler_->set_step(state_.step);
+  state_.updates = state_.step;
+  scheduler_->set_step(state_.updates);
 }
 
 void Trainer::resume(const Checkpoint& c, History history) {
@@ -74,8 +76,9 @@ void Trainer::resume(const Checkpoint& c, History history) {
   net_.load_state_dict(c.model);
   optimizer_->load_state_dict(c.optimizer);
   if (ema_ && !c.ema.empty()) ema_->load_state_dict(c.ema);
+  if (!c.scaler.empty()) scaler_.load_state_dict(c.scaler);
   state_ = c.state;
-  scheduler_->set_step(state_.step);
+  scheduler_->set_step(state_.updates);
   default_generator().set_state(state_.random);
   history_ = std::move(history);
   run_.log("resumed in epoch " + std::to_string(state_.epoch) + " after " +
@@ -165,15 +168,13 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
   optimizer_->zero_grad();
-  const Tensor logits = net_(to_async(batch.input, device));
-  const Tensor loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
-  loss.backward();
-  if (s_.clip_grad_norm > 0) {
-    optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2, true);
+  Tensor logits, loss;
+  {
+    const AutocastGuard autocast = autocast_for(s_);
+    logits = net_(to_async(batch.input, device));
+    loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
   }
-  optimizer_->step();
-  scheduler_->step();
-  if (ema_) ema_->update();
+  update(loss);
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
@@ -182,6 +183,26 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
              state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ", number_text(step.lr),
              "); try a lower --lr, --lr-warmup-epochs 1 or --clip-grad-norm 1");
   return step;
+}
+
+// Backward and step. Gradients that overflow under loss scaling cost the step, and then neither
+// the schedule nor the running mean moves.
+void Trainer::update(const Tensor& loss) {
+  scaler_.scale(loss).backward();
+  if (s_.clip_grad_norm > 0) {
+    scaler_.unscale_(*optimizer_);
+    optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,
+                           !scaler_.enabled());
+  }
+  const bool stepped = scaler_.step(*optimizer_);
+  scaler_.update();
+  if (!stepped) {
+    run_.log(format("gradients overflowed: step skipped, loss scale now %g", scaler_.get_scale()));
+    return;
+  }
+  ++state_.updates;
+  scheduler_->step();
+  if (ema_) ema_->update();
 }
 
 void Trainer::count(const Step& step) {
@@ -255,6 +276,7 @@ void Trainer::save(const char* name) {
   save_checkpoint(run_.checkpoint(name), {.model = net_.state_dict(),
                                           .optimizer = optimizer_->state_dict(),
                                           .ema = ema_ ? ema_->state_dict() : TensorDict(),
+                                          .scaler = scaler_.state_dict(),
                                           .state = state_,
                                           .model_name = s_.model});
 }

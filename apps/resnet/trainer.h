@@ -20,6 +20,7 @@
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
+#include "tarn/optim/scaler.h"
 #include "tarn/optim/schedule.h"
 
 namespace tarn::apps {
@@ -56,6 +57,7 @@ class Trainer {
   bool train_and_test();
   bool train_epoch();
   Step train_step(const data::Batch& batch);
+  void update(const Tensor& loss);
   void agree(Step& step);
   bool stop_requested();
   void count(const Step& step);
@@ -74,6 +76,7 @@ class Trainer {
   data::DataLoader loader_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
   std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::GradScaler scaler_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   std::unique_ptr<optim::Ema> ema_;
   TrainState state_;
