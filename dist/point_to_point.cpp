@@ -3,12 +3,28 @@
 
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
+#include <unordered_map>
+#include <vector>
 
 namespace tarn::dist {
 namespace {
 
-class PointToPoint final : public Work {
+class PointToPoint;
+
+// Receives that have been started, by link. Whoever waits for a send sets them going: in a ring
+// where every rank waits for its send first, nobody would take what is sent otherwise.
+struct StartedReceives {
+  std::mutex mutex;
+  std::unordered_map<const Link*, std::vector<std::weak_ptr<PointToPoint>>> by_link;
+};
+StartedReceives& started_receives() {
+  static StartedReceives& all = *new StartedReceives;
+  return all;
+}
+
+class PointToPoint final : public Work, public std::enable_shared_from_this<PointToPoint> {
  public:
   PointToPoint(std::shared_ptr<Link> link, Collective c)
       : link_(std::move(link)),
@@ -41,7 +57,17 @@ class PointToPoint final : public Work {
     if (thread_.joinable()) thread_.join();
   }
 
+  // To be called once a shared pointer holds it.
+  void note_receive() {
+    if (sends_) return;
+    const std::lock_guard lock(started_receives().mutex);
+    auto& list = started_receives().by_link[link_.get()];
+    std::erase_if(list, [](const auto& w) { return w.expired(); });
+    list.push_back(weak_from_this());
+  }
+
   void wait() override {
+    if (sends_) set_receives_going();
     std::unique_lock lock(mutex_);
     if (thread_.joinable()) {
       changed_.wait(lock, [&] { return done_; });
@@ -53,6 +79,7 @@ class PointToPoint final : public Work {
   }
 
   void wait(Millis limit) override {
+    if (sends_) set_receives_going();
     std::unique_lock lock(mutex_);
     finish_beside();
     TARN_CHECK_AS(TimeoutError, changed_.wait_for(lock, limit, [&] { return done_; }), name_,
@@ -108,6 +135,20 @@ class PointToPoint final : public Work {
     return nullptr;
   }
 
+  void set_receives_going() {
+    std::vector<std::shared_ptr<PointToPoint>> receives;
+    {
+      const std::lock_guard lock(started_receives().mutex);
+      const auto found = started_receives().by_link.find(link_.get());
+      if (found == started_receives().by_link.end()) return;
+      for (const auto& weak : found->second) {
+        if (auto receive = weak.lock()) receives.push_back(std::move(receive));
+      }
+      started_receives().by_link.erase(found);
+    }
+    for (const auto& receive : receives) receive->test();
+  }
+
   void finish_now() {
     error_ = finish();
     done_ = true;
@@ -145,7 +186,9 @@ class PointToPoint final : public Work {
 }  // namespace
 
 WorkPtr start_point_to_point(std::shared_ptr<Link> link, Collective c) {
-  return std::make_shared<PointToPoint>(std::move(link), std::move(c));
+  auto work = std::make_shared<PointToPoint>(std::move(link), std::move(c));
+  work->note_receive();
+  return work;
 }
 
 }  // namespace tarn::dist

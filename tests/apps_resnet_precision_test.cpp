@@ -34,7 +34,9 @@ TEST(resnet_precision, mixed_precision_keeps_f32_weights_and_learns) {
     OneRun run(s, data, folder.str());
     ASSERT_TRUE(run.trainer->fit());
     const Checkpoint c = load_checkpoint(run.run.path() / "checkpoints/last");
-    EXPECT_EQ(c.model.begin()->second.dtype(), DType::kF32);
+    for (const auto& [name, value] : c.model) {
+      if (is_floating(value.dtype())) EXPECT_EQ(value.dtype(), DType::kF32) << name;
+    }
     EXPECT_EQ(c.scaler.empty(), s.amp_dtype == "bfloat16") << "only float16 scales its loss";
     const auto& epochs = run.trainer->history().epochs;
     EXPECT_LT(epochs.at(1).train_loss, epochs.at(0).train_loss) << dtype;

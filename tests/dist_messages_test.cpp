@@ -34,6 +34,19 @@ TEST_P(Messages, sends_and_receives_match_by_tag_and_order) {
   });
 }
 
+TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
+  run([](ProcessGroup& g) {
+    const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
+    for (int64_t n : {int64_t{3}, int64_t{300000}}) {
+      const Tensor mine = full({n}, g.rank()), theirs = zeros({n});
+      const WorkPtr sent = g.send(mine, right), received = g.recv(theirs, left);
+      sent->wait();
+      received->wait();
+      EXPECT_EQ(bits(theirs), bits(full({n}, left)));
+    }
+  });
+}
+
 TEST_P(Messages, a_receive_can_be_polled) {
   run([](ProcessGroup& g) {
     const Tensor x = full({3}, g.rank() + 1.0);
