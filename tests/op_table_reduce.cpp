@@ -163,13 +163,13 @@ void add_sums(Table& table) {
     table.add(row);
   }
   // A zero among the factors: the gradient is the product of the others.
-  Row row{
-      .name = "prod/zero",
-      .fn = call1([](const Tensor& x) {
-        return prod(mul(x, tensor({1, 0, 1}, {.dtype = x.dtype(), .device = x.device()})), {-1});
-      }),
-      .cases = {{{.sizes = {2, 3}}}},
-      .reference = one([](const std::vector<Host>& in) { return Host({in[0].sizes[0]}); })};
+  Row row{.name = "prod/zero",
+          .fn = call1([](const Tensor& x) {
+            return prod(mul(x, tarn::tensor({1, 0, 1}, {.dtype = x.dtype(), .device = x.device()})),
+                        {-1});
+          }),
+          .cases = {{{.sizes = {2, 3}}}},
+          .reference = one([](const std::vector<Host>& in) { return Host({in[0].sizes[0]}); })};
   table.add(row);
 }
 
