@@ -36,6 +36,7 @@ TEST_P(Messages, sends_and_receives_match_by_tag_and_order) {
 
 TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
   run([](ProcessGroup& g) {
+    if (g.size() == 1) return;
     const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
     for (int64_t n : {int64_t{3}, int64_t{300000}}) {
       const Tensor mine = full({n}, g.rank()), theirs = zeros({n});
