@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "tarn/core/backend.h"
+#include "tarn/core/error.h"
 #include "tarn/core/poison.h"
 
 namespace tarn::detail {
@@ -66,10 +67,13 @@ void BlockPool::give(Block* block) noexcept {
   block->requested = 0;
   if (block->users.empty()) return make_free(block);
   Waiting waiting{block, {}};
-  Backend& system = backend(device_.type);
-  for (const Stream& user : block->users) {
-    waiting.events.push_back(system.create_event(user.device.index, false));
-    system.record_event(waiting.events.back(), user);
+  try {
+    Backend& system = backend(device_.type);
+    for (const Stream& user : block->users) {
+      waiting.events.push_back(system.create_event(user.device.index, false));
+      system.record_event(waiting.events.back(), user);
+    }
+  } catch (const Error&) {  // the device is lost, and its work with it: nothing to wait for
   }
   block->users.clear();
   waiting_.push_back(std::move(waiting));
@@ -86,8 +90,13 @@ void BlockPool::reclaim_waiting(bool wait) noexcept {
   Backend& system = backend(device_.type);
   std::erase_if(waiting_, [&](Waiting& w) {
     std::erase_if(w.events, [&](void* event) {
-      if (wait) system.synchronize_event(event);
-      const bool done = wait || system.query_event(event);
+      bool done = wait;
+      try {
+        if (wait) system.synchronize_event(event);
+        done = done || system.query_event(event);
+      } catch (const Error&) {  // the device is lost: no work is left that could use the block
+        done = true;
+      }
       if (done) system.destroy_event(event);
       return done;
     });

@@ -83,13 +83,6 @@ PinnedPool& pinned_pool() {
   return pool;
 }
 
-// What is queued on `first` so far happens before what comes on `second`.
-void wait_for(Stream first, Stream second) {
-  Event mark(first.device);
-  mark.record(first);
-  mark.wait(second);
-}
-
 /// True if x fills its memory without gaps or overlaps, in whatever order of dimensions.
 bool is_dense(const Tensor& x) {
   int64_t expected = 1;
@@ -175,6 +168,12 @@ void detail::copy_between(const Tensor& out, const Tensor& from, bool wait) {
     backend(on.type).synchronize(stream);
   }
   if (!target.is_same(out)) raw::copy_(out, target);
+}
+
+void detail::wait_for(Stream first, Stream second) {
+  Event mark(first.device);
+  mark.record(first);
+  mark.wait(second);
 }
 
 bool detail::is_pinned_address(const void* ptr) {

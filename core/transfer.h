@@ -25,6 +25,8 @@ namespace detail {
 /// out = from, cast and broadcast; the two are on different devices. wait: what arrived on the host
 /// may be read, and what left pinned memory may be changed, when the call returns.
 void copy_between(const Tensor& out, const Tensor& from, bool wait = true);
+/// What is queued on `first` so far happens before what comes on `second`.
+void wait_for(Stream first, Stream second);
 /// True for an address inside pinned memory.
 bool is_pinned_address(const void* ptr);
 /// Queued work on `stream` uses the pinned memory that holds ptr.

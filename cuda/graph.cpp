@@ -2,6 +2,7 @@
 #include "tarn/cuda/graph.h"
 
 #include "tarn/core/backend.h"
+#include "tarn/core/transfer.h"
 #include "tarn/cuda/backend.h"
 #include "tarn/cuda/rt.h"
 
@@ -20,14 +21,6 @@ struct Graph::Recording {
   }
 };
 
-namespace {
-void wait_for(Stream first, Stream second) {
-  Event mark(first.device);
-  mark.record(first);
-  mark.wait(second);
-}
-}  // namespace
-
 // The stream is the key to the memory: the caching allocator hands a block out on the stream it was
 // made for only, so what the recorded step used is never given to anybody else.
 Graph::Graph(Device device) : recording_(std::make_unique<Recording>()) {
@@ -44,7 +37,7 @@ void Graph::capture(const std::function<void()>& step, int warm_up) {
   Recording& r = *recording_;
   r.drop();
   const Stream outer = current_stream(r.stream.device);
-  wait_for(outer, r.stream);
+  tarn::detail::wait_for(outer, r.stream);
   const StreamGuard on_ours(r.stream);
   for (int i = 0; i < warm_up; ++i) step();
   const cudaStream_t stream = raw_stream(r.stream);
@@ -61,17 +54,17 @@ void Graph::capture(const std::function<void()>& step, int warm_up) {
   }
   TARN_CUDA_CALL(cudaStreamEndCapture, stream, &r.graph);
   TARN_CUDA_CALL(cudaGraphInstantiate, &r.executable, r.graph, 0ull);
-  wait_for(r.stream, outer);
+  tarn::detail::wait_for(r.stream, outer);
 }
 
 void Graph::replay() {
   const Recording& r = *recording_;
   TARN_CHECK(r.executable, "cuda::Graph: nothing has been captured; call capture() first");
   const Stream outer = current_stream(r.stream.device);
-  wait_for(outer, r.stream);
+  tarn::detail::wait_for(outer, r.stream);
   set_device(r.stream.device.index);
   TARN_CUDA_CALL(cudaGraphLaunch, r.executable, raw_stream(r.stream));
-  wait_for(r.stream, outer);
+  tarn::detail::wait_for(r.stream, outer);
 }
 
 int64_t Graph::nodes() const {

@@ -10,6 +10,7 @@
 
 #include <cxxabi.h>
 
+#include "tarn/cuda/backend.h"
 #include "tarn/cuda/index_check.h"
 #include "tarn/cuda/launch.h"
 #include "tarn/cuda/scratch.h"

@@ -24,8 +24,6 @@ inline void check_call(cudaError_t code, const char* call) {
 
 /// Number of usable devices; 0 without a driver or a GPU.
 int device_count();
-/// Why device_count() is 0, as one sentence; "" if it is not.
-const std::string& why_unavailable();
 
 /// Makes a device current for this thread; costs nothing if it is already.
 void set_device(int index);

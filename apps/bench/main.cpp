@@ -122,7 +122,7 @@ int run_ops(const std::string& filter, const std::string& dtype, Device device, 
   peak = device.is_cpu() ? bench::measure_peak() : bench::measure_peak(device);
   std::printf("measured limits of %s: %.0f GFLOP/s (%s), %.1f GB/s (copy)\n",
               apps::device_title(device).c_str(), peak.gflops,
-              device.is_cpu() ? "f32, registers" : "f32, matrix product of 8192", peak.gbps);
+              device.is_cpu() ? "f32, registers" : "f32, a large matrix product", peak.gbps);
   std::printf("%-16s %-28s %15s %16s %7s\n", "operator", "shape", "median", "rate", "of limit");
   bench::bench_ops(filter, parse_dtype(dtype), device, print_row);
   return 0;

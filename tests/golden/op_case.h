@@ -142,9 +142,10 @@ inline void check_case(const Case& c, const OpFunction& function) {
     const Tensor& want = c.stored("grad." + name);
     const Tensor got = grads[i].defined() ? grads[i] : zeros_like(want);  // no path: 0 everywhere
     Tolerance limit = tolerance(want);
-    // The exponential in attention carries the rounding of its argument, which is in the tens here,
-    // into every weight; PyTorch's f32 result has that error as well.
-    if (c.id().starts_with("f32/nn.functional._scaled_dot")) limit.atol *= 4;
+    // Attention's exponential carries the rounding of scores up to 79 into every weight: PyTorch's
+    // own f32 gradients are up to 1.4e-5 from f64 in these cases, so two such results may be 3e-5
+    // apart. The f64 cases hold the formula to 1e-9.
+    if (c.id().starts_with("f32/nn.functional._scaled_dot")) limit.atol *= 3;
     EXPECT_TRUE(near(got, want, limit)) << c.id() << ": gradient of " << name;
   }
   for (const Json& name : c.entry().at("changed")) {
