@@ -2,7 +2,9 @@
 //
 // Gloo reports errors as exceptions from the waiting call, and ends the process if a message is
 // longer than its buffer (see Note [First message]). One thread of Gloo's own serves the sockets of
-// all groups of the process.
+// all groups of the process. Gloo writes to its sockets without MSG_NOSIGNAL, so that a peer that
+// has gone would end this process by SIGPIPE: every call that writes, or starts the thread that
+// does, stands under a SigpipeGuard.
 #include "tarn/dist/gloo_group.h"
 
 #include "tarn/dist/channel_group.h"
@@ -10,7 +12,10 @@
 #ifdef TARN_HAVE_GLOO
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <mutex>
 
@@ -26,6 +31,34 @@
 
 namespace tarn::dist {
 namespace {
+
+// Keeps SIGPIPE from the calling thread, and from threads it starts, while it lives; the program's
+// own handling of the signal is not touched (Stevens and Rago, Advanced Programming in the UNIX
+// Environment, 12.8). A write to a closed connection then fails with EPIPE, which Gloo reports.
+class SigpipeGuard {
+ public:
+  SigpipeGuard() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::sigset_t pending;
+    ::sigpending(&pending);
+    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SigpipeGuard() {
+    const timespec now{};
+    // What our own write left pending is taken here; it must not arrive when the mask is lifted.
+    while (!was_pending_ && ::sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+
+ private:
+  ::sigset_t pipe_, before_;
+  bool was_pending_;
+};
 
 // How long a rank that lost another looks for the reason it may have left in the store.
 constexpr Millis kReasonLimit{500};
@@ -97,6 +130,7 @@ std::shared_ptr<gloo::transport::Device> device_for(const GlooOptions& options) 
   gloo::transport::tcp::attr attributes;
   attributes.iface = interface;
   attributes.hostname = address;
+  const SigpipeGuard guard;  // inherited by the thread that serves the device
   try {
     known = device = gloo::transport::tcp::CreateDevice(attributes);
   } catch (const std::exception& error) {
@@ -135,6 +169,7 @@ class GlooChannel final : public Channel {
     // Gloo waits five times this long for a connection.
     context_->setTimeout(std::max(Millis(1000), time_left(deadline)) / 5);
     GlooStore addresses(store_, "group " + name_ + "/gloo/", time_left(deadline));
+    const SigpipeGuard guard;
     try {
       context_->connectFullMesh(addresses, device_);
     } catch (const DistError&) {
@@ -155,6 +190,7 @@ class GlooChannel final : public Channel {
   }
 
   void close(const std::string& reason) noexcept override {
+    const SigpipeGuard guard;
     try {
       context_->closeConnections();
       store_->set(reason_key(rank_), reason);
@@ -180,6 +216,7 @@ class GlooChannel final : public Channel {
   template <class F>
   TransferPtr start(int peer, bool sends, void* data, size_t bytes, F post) {
     auto buffer = context_->createUnboundBuffer(data, bytes);
+    const SigpipeGuard guard;
     try {
       post(*buffer);
     } catch (const gloo::Exception&) {
