@@ -15,8 +15,8 @@
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/plan.h"
-#include "tarn/core/profiler.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
@@ -198,6 +198,7 @@ Node* Engine::pop() {
 
 void Engine::run() {
   const RunningGuard guard;
+  const MemoryTagGuard tag(MemoryTag::kGradients);
   claim_all();
   prune();
   for (size_t i = 0; i < root_edges_.size(); ++i) {
@@ -275,7 +276,7 @@ void Engine::run_node(Node* node) {
   }
   Grads inputs;
   if (any && leads_on) {
-    const OpScope scope(node->name());
+    const OpScope scope(node->name(), OpKind::kBackward, node->seq());
     inputs = node->backward(grads);
     if (__builtin_expect(anomaly_enabled(), 0)) check_anomaly(*node, inputs);
   }

@@ -2,7 +2,7 @@
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_random.h"
 #include "tarn/autograd/record.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/random_draws.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_random.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {

@@ -6,6 +6,7 @@
 // add_<family>_kernels.
 #pragma once
 
+#include "tarn/core/kernel_work.h"
 #include "tarn/core/kernels/attention.h"
 #include "tarn/core/kernels/conv.h"
 #include "tarn/core/kernels/elementwise.h"
@@ -47,11 +48,11 @@ namespace detail {
 }
 
 /// Calls a slot, or throws UnsupportedError "no <device> kernel for <slot>".
-#define TARN_KERNEL(family, slot, device, ...)                                   \
-  do {                                                                           \
-    const auto tarn_kernel = ::tarn::kernels(device).family.slot;                \
-    if (!tarn_kernel) ::tarn::detail::missing_kernel(#family "." #slot, device); \
-    tarn_kernel(__VA_ARGS__, ::tarn::current_stream(device));                    \
+#define TARN_KERNEL(family, slot, device, ...)                                       \
+  do {                                                                               \
+    const auto tarn_kernel = ::tarn::kernels(device).family.slot;                    \
+    if (!tarn_kernel) ::tarn::detail::missing_kernel(#family "." #slot, device);     \
+    ::tarn::detail::run_kernel(#family "." #slot, tarn_kernel, device, __VA_ARGS__); \
   } while (0)
 
 }  // namespace tarn

@@ -5,7 +5,7 @@
 
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/transfer.h"
 #include "tarn/core/views.h"
 

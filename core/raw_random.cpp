@@ -8,8 +8,8 @@
 
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/plan.h"
-#include "tarn/core/profiler.h"
 #include "tarn/core/random_draws.h"
 #include "tarn/core/raw_elementwise.h"
 

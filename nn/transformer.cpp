@@ -42,6 +42,7 @@ Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
 }
 
 Tensor TransformerEncoderLayer::run(const Tensor& x, const AttentionMask& mask) {
+  const CallScope scope(*this);
   const Tensor y = residual(x, norm1, options_.norm_first,
                             [&](const Tensor& in) { return dropout_(self_attn.attend(in, mask)); });
   return residual(y, norm2, options_.norm_first,
@@ -66,6 +67,7 @@ Tensor TransformerDecoderLayer::feed_forward(const Tensor& x) {
 
 Tensor TransformerDecoderLayer::run(const Tensor& x, const Tensor& memory,
                                     const AttentionMask& mask, const AttentionMask& memory_mask) {
+  const CallScope scope(*this);
   const Tensor y = residual(x, norm1, options_.norm_first,
                             [&](const Tensor& in) { return dropout_(self_attn.attend(in, mask)); });
   const Tensor z = residual(y, norm2, options_.norm_first, [&](const Tensor& in) {
@@ -83,6 +85,7 @@ TransformerEncoder::TransformerEncoder(Module* parent, std::string name, int64_t
 }
 
 Tensor TransformerEncoder::run(const Tensor& x, const AttentionMask& mask) {
+  const CallScope scope(*this);
   Tensor y = x;
   for (TransformerEncoderLayer* layer : layers) y = layer->run(y, mask);
   return norm ? (*norm)(y) : y;
@@ -97,6 +100,7 @@ TransformerDecoder::TransformerDecoder(Module* parent, std::string name, int64_t
 
 Tensor TransformerDecoder::run(const Tensor& x, const Tensor& memory, const AttentionMask& mask,
                                const AttentionMask& memory_mask) {
+  const CallScope scope(*this);
   Tensor y = x;
   for (TransformerDecoderLayer* layer : layers) y = layer->run(y, memory, mask, memory_mask);
   return norm ? (*norm)(y) : y;

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/optim/gradients.h"
 
 namespace tarn::optim {

@@ -2,7 +2,7 @@
 #include "tarn/optim/rmsprop.h"
 
 #include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 
 namespace tarn::optim {
 

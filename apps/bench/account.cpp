@@ -42,21 +42,6 @@ double lists_of(const T&... lists) {
   return (sizes_of(std::span<const Tensor>(lists)) + ...);
 }
 
-// An operand that is broadcast is read once, not once per element.
-double plan_bytes(const ElementwisePlan& plan) {
-  double total = 0;
-  for (int i = 0; i < plan.operands; ++i) {
-    bool repeated = false;  // an absent operand repeats another one's memory
-    for (int j = 1; j < i; ++j) repeated |= plan.data[j] == plan.data[i];
-    if (repeated) continue;
-    double n = 1;
-    for (int d = 0; d < plan.ndim; ++d) {
-      if (plan.strides[i][d] != 0) n *= static_cast<double>(plan.sizes[d]);
-    }
-    total += n * static_cast<double>(item_size(plan.dtype[i]));
-  }
-  return total;
-}
 double plan_count(const ElementwisePlan& plan) {
   return static_cast<double>(plan.numel);
 }
@@ -71,10 +56,6 @@ Counted elementwise(const ElementwisePlan& plan, double flops_each) {
 }
 Counted moved(const Tensor& out, double bytes, double flops = 0) {
   return {out.dtype(), {.bytes = bytes, .flops = flops}};
-}
-
-double conv_flops(const Tensor& weight, const Tensor& y) {
-  return 2 * count_of(y) * count_of(weight) / static_cast<double>(weight.size(0));
 }
 
 // relu and residual fused into batch norm: each would read and write the result once more, the

@@ -4,15 +4,16 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <sys/resource.h>
 
-#include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/profiler.h"
 #include "tarn/core/random.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/models/mlp.h"
@@ -92,8 +93,8 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   for (int i = 0; i < (small ? 200 : 3); ++i) last = step().item();
   TARN_CHECK(std::isfinite(last) && last < first,
              "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
-  std::unique_ptr<OpTimes> profile;
-  if (s.profile) profile = std::make_unique<OpTimes>();
+  std::optional<Profiler> profiler;
+  if (s.profile) profiler.emplace(ProfilerOptions{.synchronize = device.is_cuda()});
   std::vector<double> times, comm, exposed;
   const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
   for (int64_t i = 0; i < steps; ++i) {
@@ -101,11 +102,15 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
     step();
     synchronize(device);
     times.push_back(now_s() - start);
+    if (profiler) profiler->step();
     if (!ddp) continue;
     comm.push_back(ddp->stats().comm_seconds);
     exposed.push_back(ddp->stats().wait_seconds);
   }
-  if (profile) profile->print(steps);
+  if (profiler) {
+    profiler->stop();
+    std::fputs(profiler->table().c_str(), stdout);
+  }
   TrainResult r{.name = w.name, .median_s = median(times)};
   r.best_s = *std::min_element(times.begin(), times.end());
   r.items_per_s = static_cast<double>(all.batch) / r.median_s;

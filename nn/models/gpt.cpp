@@ -148,6 +148,7 @@ Tensor Gpt::embed(const Tensor& tokens, int64_t first) {
 }
 
 Tensor Gpt::features(const Tensor& tokens) {
+  const CallScope scope(*this);
   Tensor x = embed(tokens, 0);
   for (GptBlock* block : transformer.h) {
     const auto run = [block](const Tensor& in) { return (*block)(in); };
@@ -161,6 +162,7 @@ Tensor Gpt::forward(const Tensor& tokens) {
 }
 
 Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
+  const CallScope scope(*this);
   TARN_CHECK_AS(ShapeError, tokens.sizes() == targets.sizes(),
                 "Gpt: targets must have the sizes of tokens; got tokens=", tokens.describe(),
                 ", targets=", targets.describe());

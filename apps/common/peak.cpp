@@ -1,14 +1,17 @@
 // peak.cpp - the machine's measured limits: multiply-adds in registers, copying in memory.
+#include "tarn/apps/common/peak.h"
+
 #include <cstring>
 
-#include "tarn/apps/bench/timing.h"
+#include "tarn/apps/common/timing.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/raw_elementwise.h"
 
-namespace tarn::bench {
+namespace tarn::apps {
 namespace {
 
 // Twelve independent chains of the widest vectors hide the latency of the multiply-add units.
@@ -41,13 +44,31 @@ __attribute__((noinline)) float multiply_adds(int64_t rounds) {
   return total;
 }
 
+double multiply_add_gflops(int64_t rounds, double seconds) {
+  const int threads = num_threads();
+  const double once =
+      time_call([&] { parallel_for(threads, 1, [=](int64_t, int64_t) { multiply_adds(rounds); }); },
+                seconds, 5);
+  return 2.0 * kWidth * kChains * static_cast<double>(rounds) * threads / once / 1e9;
+}
+
+bool is_emulated(Device device) {
+  return backend(device.type).info(device.index).name.find("emulated") != std::string::npos;
+}
+
+double product_gflops(Device device, DType dtype, int64_t n, double seconds) {
+  const NoGradGuard no_grad;
+  // Values that differ, as a GPU draws less power on equal ones; and not the user's random numbers.
+  const Tensor values = cos(arange(n * n, {.dtype = DType::kF32}));
+  const Tensor a = values.view({n, n}).to(dtype).to(device);
+  const double once = time_call([&] { matmul(a, a); }, [&] { synchronize(device); }, seconds, 5);
+  const auto m = static_cast<double>(n);
+  return 2 * m * m * m / once / 1e9;
+}
+
 }  // namespace
 
 Peak measure_peak() {
-  const int threads = num_threads();
-  constexpr int64_t kRounds = 2'000'000;
-  const double compute = time_call(
-      [&] { parallel_for(threads, 1, [](int64_t, int64_t) { multiply_adds(kRounds); }); }, 0.3, 5);
   const int64_t bytes = int64_t{256} << 20;
   const Tensor from = ones({bytes}, {.dtype = DType::kU8}),
                to = ones({bytes}, {.dtype = DType::kU8});
@@ -59,23 +80,23 @@ Peak measure_peak() {
         });
       },
       0.5, 5);
-  return {2.0 * kWidth * kChains * kRounds * threads / compute / 1e9,
-          2.0 * static_cast<double>(bytes) / copy / 1e9};
+  return {multiply_add_gflops(2'000'000, 0.3), 2.0 * static_cast<double>(bytes) / copy / 1e9};
 }
 
 Peak measure_peak(Device device) {
-  const bool emulated =
-      backend(device.type).info(device.index).name.find("emulated") != std::string::npos;
-  const int64_t n = emulated ? 64 : 8192;
-  const Tensor a = rand({n, n}).to(device), b = rand({n, n}).to(device);
-  const auto wait = [&] { synchronize(device); };
-  const double product = time_call([&] { matmul(a, b); }, wait, 0.5, 5);
+  const int64_t n = is_emulated(device) ? 64 : 8192;
   const Tensor from = ones({64 * n * n}, {.device = device});
   const Tensor to = empty({64 * n * n}, {.device = device});
   const auto bytes = static_cast<double>(4 * from.numel());
-  const double copy = time_call([&] { raw::copy_(to, from); }, wait, 0.5, 5);
-  const auto m = static_cast<double>(n);
-  return {2 * m * m * m / product / 1e9, 2 * bytes / copy / 1e9};
+  const double copy =
+      time_call([&] { raw::copy_(to, from); }, [&] { synchronize(device); }, 0.5, 5);
+  return {product_gflops(device, DType::kF32, n, 0.5), 2 * bytes / copy / 1e9};
 }
 
-}  // namespace tarn::bench
+double measure_peak_gflops(Device device, DType dtype) {
+  if (device.is_cpu() && dtype == DType::kF32) return multiply_add_gflops(200'000, 0.02);
+  const int64_t n = device.is_cpu() ? 1024 : is_emulated(device) ? 32 : 4096;
+  return product_gflops(device, dtype, n, 0.02);
+}
+
+}  // namespace tarn::apps
