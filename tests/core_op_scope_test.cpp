@@ -124,7 +124,7 @@ TEST(KernelWorkTest, the_three_passes_of_a_grouped_convolution_cost_the_same) {
   };
   EXPECT_EQ(flops([&] { raw::conv2d(x, w, {}, o); }), expected);
   EXPECT_EQ(flops([&] { raw::conv2d_backward_data(gy, w, x.sizes(), o); }), expected);
-  EXPECT_EQ(flops([&] { raw::conv2d_backward_weight(x, gy, w.sizes(), o); }), expected);
+  EXPECT_EQ(flops([&] { raw::conv2d_backward_weight(x, gy, w.sizes(), o, false); }), expected);
 }
 
 TEST(KernelWorkTest, attention_counts_two_products_forward) {

@@ -182,7 +182,9 @@ void expect_nested(const json& events) {
     std::vector<double> open;
     for (const auto& [start, length] : slices) {
       while (!open.empty() && open.back() <= start) open.pop_back();
-      if (!open.empty()) EXPECT_LE(start + length, open.back() + 1e-6);
+      if (!open.empty()) {
+        EXPECT_LE(start + length, open.back() + 1e-6);
+      }
       open.push_back(start + length);
     }
   }

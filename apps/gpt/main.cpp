@@ -2,6 +2,7 @@
 //
 // Read on: settings (the flags), corpus (text to tokens), setup (model, optimizer, schedule),
 // weights (published ones), trainer (the loop), write_text, report (curves), checkpoint.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -113,8 +114,10 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
   const GptHistory& history = trainer.history();
   if (history.evals.size() > 1) std::cout << "\n" << terminal_chart(history, color);
   const char* path = run.path().c_str();
-  std::printf("\n%s after %s, %.0f tokens/s\n", complete ? "Done" : "Stopped and saved",
-              clock_text(seconds).c_str(), trainer.tokens_per_second());
+  const std::string rate = trainer.rate_text();
+  std::printf("\n%s after %s, %.0f tokens/s%s%s\n", complete ? "Done" : "Stopped and saved",
+              clock_text(seconds).c_str(), trainer.tokens_per_second(), rate.empty() ? "" : ", ",
+              rate.c_str());
   std::printf("  run folder  %s (plots/, samples/, metrics.jsonl, train.log, checkpoints/)\n",
               path);
   if (!complete) {
@@ -154,14 +157,38 @@ void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
   s.bias = o.bias;
 }
 
-int train(GptSettings& s, const Options& options, const Ranks& ranks) {
+// The model that training starts from.
+std::unique_ptr<Gpt> new_gpt(const GptSettings& s, const Options& options, const Corpus& corpus,
+                             int64_t vocab) {
+  return s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
+                                    : make_gpt(s, vocab);
+}
+
+// Tries batches of up to `most` windows on a model that is thrown away.
+int64_t search_batch(GptSettings s, const Options& options, int64_t most, bool quiet) {
+  const KeepRandom keep;
+  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  s.learning_rate = s.min_lr = 1e-12;  // a trial must not diverge
+  s.measure = {};
+  s.gradient_accumulation_steps = std::min<int64_t>(s.gradient_accumulation_steps, 2);
+  const auto gpt = new_gpt(s, options, corpus, corpus.vocab);
+  check_length(corpus, gpt->options().block);
+  GptTrainer trainer(s, corpus, *gpt, nullptr);
+  const int64_t windows = static_cast<int64_t>(corpus.train.size()) / gpt->options().block;
+  most = std::clamp<int64_t>(windows, 1, most);
+  return find_batch(s.memory, Device(s.device), most, quiet, [&](int64_t n) {
+    s.batch_size = n;
+    trainer.try_steps();
+  });
+}
+
+int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<GptCheckpoint> checkpoint;
   if (s.resume) checkpoint = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
   const int64_t vocab = checkpoint ? checkpoint->options.vocab : corpus.vocab;
-  const auto gpt = s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
-                                              : make_gpt(s, vocab);
+  const auto gpt = new_gpt(s, options, corpus, vocab);
   note_sizes(s, gpt->options());
   check_length(corpus, s.block_size);
   RunDir run = open_run(s, corpus.name, ranks);
@@ -195,6 +222,17 @@ int train(GptSettings& s, const Options& options, const Ranks& ranks) {
   return 0;
 }
 
+int train(GptSettings& s, const Options& options, const Ranks& ranks) {
+  const Device device(s.device);
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (s.memory.find_batch) s.batch_size = search_batch(s, options, kMost, false);
+  if (ranks.size() > 1) return train_once(s, options, ranks);  // all would have to search together
+  const GptSettings asked = s;
+  return run_or_advise(
+      s.memory, device, s.batch_size, [&] { return train_once(s, options, ranks); },
+      [&](int64_t most) { return search_batch(asked, options, most, true); });
+}
+
 int run(int argc, char** argv) {
   GptSettings s;
   Options options("tarn-gpt", "Trains GPT-2 models on text, and writes text with them.");
@@ -202,18 +240,21 @@ int run(int argc, char** argv) {
   if (!options.parse(argc, argv)) return 0;
   if (s.init_from == "resume" && !s.resume && options.given("--out-dir")) s.resume = s.out_dir;
   if (s.resume) {
-    inherit_flags(options, *s.resume,
-                  {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
-                   "--start", "--num-samples", "--max-new-tokens"});
+    inherit_flags(
+        options, *s.resume,
+        {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress", "--start",
+         "--num-samples", "--max-new-tokens", "--find-batch", "--profile", "--memory-report"});
   } else {
     apply_preset(options, s);
   }
   check_settings(s);
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   // Gloo, which connects the ranks, moves tensors of the CPU.
   if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
+  apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));

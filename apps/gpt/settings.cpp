@@ -160,6 +160,8 @@ void declare_flags(Options& options, GptSettings& s) {
   declare_training(options, s);
   declare_text(options, s);
   declare_run(options, s);
+  declare_memory_flags(options, s.memory);
+  declare_profile_flags(options, s.measure);
 }
 
 void apply_preset(Options& options, const GptSettings& s) {

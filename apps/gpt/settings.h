@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -40,6 +42,8 @@ struct GptSettings {
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
   RankSettings ranks;
+  MemorySettings memory;
+  ProfileSettings measure;
 
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }

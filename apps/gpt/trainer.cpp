@@ -9,9 +9,11 @@
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/transfer.h"
 #include "tarn/optim/clip.h"
 
@@ -75,7 +77,10 @@ bool GptTrainer::fit() {
   while (true) {
     const bool due = state_.step % s_.eval_interval == 0 || state_.step >= s_.max_iters;
     const bool done = !due || state_.evaluated_step == state_.step || evaluate();
-    if (done && state_.step >= s_.max_iters) return true;
+    if (done && state_.step >= s_.max_iters) {
+      if (profile_) profile_->finish();
+      return true;
+    }
     const int64_t next = (state_.step / s_.eval_interval + 1) * s_.eval_interval;
     if (!done || !train_until(std::min(next, s_.max_iters))) {
       save("last");
@@ -87,19 +92,25 @@ bool GptTrainer::fit() {
 
 // Returns false if a signal came.
 bool GptTrainer::train_until(int64_t last) {
+  if (!profile_) {
+    profile_.emplace(s_.measure, gpt_, ranks_.main() ? run_ : nullptr, parse_dtype(s_.dtype));
+  }
   Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
                                                     static_cast<long long>(s_.max_iters)),
                                     .enabled = s_.progress && ranks_.main(),
                                     .leave = false});
   while (state_.step < last) {
     if (stop_requested()) return false;
-    const GptStepFigures f = train_step();
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    GptStepFigures f = train_step();
+    profile_->step_done();
+    f.mfu = profile_->mfu(f.milliseconds * 1e-3);
     bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
     bar.advance();
     if (f.step != 1 && f.step % s_.log_interval != 0) continue;
-    run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s",
+    run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s, mfu %.2f%%",
                      static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
-                     f.milliseconds, f.tokens_per_second));
+                     f.milliseconds, f.tokens_per_second, 100 * f.mfu));
     record(history_, *run_, f);
   }
   return true;
@@ -131,7 +142,14 @@ double GptTrainer::agree(double loss) {
 double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   std::optional<dist::DistributedDataParallel::NoSync> alone;
   if (ddp_ && !last) alone.emplace(ddp_->no_sync());
-  const Tensor part = loss(batch) * share;
+  Tensor part;
+  {
+    std::optional<RunProfile::Forward> counted;
+    if (profile_) counted.emplace(*profile_);
+    std::optional<SaveOnCpu> offload;
+    if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+    part = loss(batch) * share;
+  }
   scaler_.scale(part).backward();
   return part.item();
 }
@@ -246,6 +264,18 @@ void GptTrainer::save(const char* name) {
                                            .scaler = scaler_.state_dict(),
                                            .state = state_,
                                            .options = gpt_.options()});
+}
+
+void GptTrainer::try_steps() {
+  gpt_.train();
+  for (int i = 0; i < 2; ++i) train_step();
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string GptTrainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(seconds_ / static_cast<double>(steps_done_));
 }
 
 double GptTrainer::tokens_per_second() const {

@@ -114,6 +114,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
 
   declare_rank_flags(options, s.ranks);
   options.add("--sync-bn", &s.sync_bn, "batch norm over the batches of all ranks");
+  declare_memory_flags(options, s.memory);
+  declare_profile_flags(options, s.measure);
 
   options.epilog(
       "Examples:\n"

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -42,6 +44,8 @@ struct ResnetSettings {
   std::optional<std::string> resume;
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
+  MemorySettings memory;
+  ProfileSettings measure;
   // Ranks
   RankSettings ranks;
   bool sync_bn = false;
