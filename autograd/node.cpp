@@ -11,6 +11,7 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/plan.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/core/retag.h"
 #include "tarn/core/views.h"
 
 namespace tarn {
@@ -65,7 +66,7 @@ void SavedTensor::pack(const Tensor& x, const Node* recording) {
       return;
     }
   }
-  x.storage()->retag(MemoryTag::kOther, leaf ? MemoryTag::kParameters : MemoryTag::kActivations);
+  retag(*x.storage(), MemoryTag::kOther, leaf ? MemoryTag::kParameters : MemoryTag::kActivations);
   tensor_ = output_ >= 0 ? raw::alias(x) : x;
 }
 

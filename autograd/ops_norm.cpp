@@ -7,7 +7,7 @@
 #include "tarn/autograd/recompute.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_norm.h"
 #include "tarn/core/raw_reduce.h"

@@ -9,6 +9,7 @@
 #include "tarn/core/memory_report.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/poison.h"
+#include "tarn/core/retag.h"
 
 namespace tarn {
 
@@ -125,11 +126,14 @@ void deallocate(const Allocation& allocation, Device device) noexcept {
   pool_of(device).give(static_cast<detail::Block*>(allocation.block));
 }
 
-// Two threads may keep one tensor at the same time: whoever changes the mark moves the counts.
-void retag(Allocation& a, Device device, MemoryTag from, MemoryTag to) noexcept {
+// Two threads may keep one tensor at the same time: whoever changes the mark moves the counts. The
+// mark is the allocator's own, and no part of what the storage promises not to change.
+void retag(const Storage& storage, MemoryTag from, MemoryTag to) noexcept {
+  auto& a = const_cast<Allocation&>(storage.allocation());
   if (a.size == 0) return;
-  if (!is_small(a.block))
-    return pool_of(device).retag(static_cast<detail::Block*>(a.block), from, to);
+  if (!is_small(a.block)) {
+    return pool_of(storage.device()).retag(static_cast<detail::Block*>(a.block), from, to);
+  }
   const std::atomic_ref<void*> mark(a.block);
   void* expected = small_mark(from);
   if (mark.load(std::memory_order_relaxed) != expected) return;

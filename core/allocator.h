@@ -52,10 +52,6 @@ Allocation allocate(size_t bytes, Stream stream);
 /// Gives an allocation back to the cache. Any thread may do so.
 void deallocate(const Allocation& allocation, Device device) noexcept;
 
-/// Moves an allocation to the tag `to` if its tag is `from`, e.g. once it is known to be kept for
-/// backward.
-void retag(Allocation& allocation, Device device, MemoryTag from, MemoryTag to) noexcept;
-
 /// Tells the allocator that work queued on `stream` uses the memory: it is handed out again only
 /// after that work. Work on the stream it was allocated for needs no telling.
 void record_use(const Allocation& allocation, Stream stream);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 

@@ -55,12 +55,5 @@ template <class... A>
   tell_kernel(operands.work(slot, device));
 }
 
-/// Calls a kernel; listeners hear of it first.
-template <class Slot, class... A>
-void run_kernel(const char* name, Slot slot, Device device, A&&... args) {
-  if (listening()) tell_kernel_call(name, device, args...);
-  slot(std::forward<A>(args)..., current_stream(device));
-}
-
 }  // namespace detail
 }  // namespace tarn

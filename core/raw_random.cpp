@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/plan.h"
 #include "tarn/core/random_draws.h"

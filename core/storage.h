@@ -28,8 +28,6 @@ class Storage : public RefCounted<Storage> {
   size_t bytes() const { return bytes_; }
   const Allocation& allocation() const { return allocation_; }
   Device device() const { return device_; }
-  /// See tarn::retag. No effect on wrapped memory.
-  void retag(MemoryTag from, MemoryTag to) noexcept { tarn::retag(allocation_, device_, from, to); }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
   /// In-place writes that went on the tape: views taken before them have a stale history.

@@ -1,7 +1,7 @@
 // adam.cpp - options of Adam and AdamW, and the call of their kernel.
 #include "tarn/optim/adam.h"
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 
 namespace tarn::optim {

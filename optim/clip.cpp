@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/optim/gradients.h"
 

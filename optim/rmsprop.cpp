@@ -1,7 +1,7 @@
 // rmsprop.cpp - options of RMSprop and Adagrad, and the calls of their kernels.
 #include "tarn/optim/rmsprop.h"
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 
 namespace tarn::optim {

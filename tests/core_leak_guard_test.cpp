@@ -8,7 +8,7 @@
 #include "tarn/core/error.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/leak_guard.h"
-#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/retag.h"
 
 namespace tarn {
 namespace {
@@ -67,8 +67,8 @@ TEST(RetagTest, bytes_move_between_tags_once_and_leave_with_the_new_one) {
   for (const int64_t n : {int64_t{10}, int64_t{1} << 18}) {  // a small block and a large one
     const int64_t others = tagged(MemoryTag::kOther), kept = tagged(MemoryTag::kActivations);
     Tensor x = empty({n});
-    x.storage()->retag(MemoryTag::kOther, MemoryTag::kActivations);
-    x.storage()->retag(MemoryTag::kOther, MemoryTag::kParameters);  // is not kOther any more
+    retag(*x.storage(), MemoryTag::kOther, MemoryTag::kActivations);
+    retag(*x.storage(), MemoryTag::kOther, MemoryTag::kParameters);  // is not kOther any more
     EXPECT_EQ(tagged(MemoryTag::kActivations), kept + 4 * n);
     EXPECT_EQ(tagged(MemoryTag::kOther), others);
     x = Tensor();
@@ -82,7 +82,7 @@ TEST(RetagTest, threads_that_keep_one_tensor_count_it_once) {
   std::vector<Tensor> all;
   for (int i = 0; i < 500; ++i) all.push_back(empty({16}));
   const auto keep = [&] {
-    for (Tensor& x : all) x.storage()->retag(MemoryTag::kOther, MemoryTag::kActivations);
+    for (Tensor& x : all) retag(*x.storage(), MemoryTag::kOther, MemoryTag::kActivations);
   };
   std::thread a(keep), b(keep);
   a.join();
