@@ -142,6 +142,19 @@ std::vector<Job> product_jobs() {
   };
 }
 
+/// Where the first index lies that is out of range, found by several blocks.
+Tensor index_check() {
+  std::vector<int64_t> values(33000, 5);
+  for (size_t i : {32000u, 777u, 32999u}) values[i] = 9;
+  const Tensor index = from_vector(values, {33000}).to(kCuda);
+  cuda::set_blocking(true);
+  int64_t position = 0;
+  kernels(DeviceType::kCUDA)
+      .index.find_out_of_range(index, {.op = "take", .high = 9}, &position, current_stream(kCuda));
+  cuda::set_blocking(false);
+  return from_vector(std::vector<int64_t>{position}, {1});
+}
+
 std::vector<Job> order_jobs() {
   return {
       on_first("sort_short", {40, 100}, [](const Tensor& x) { return sort(x).first; }),
@@ -160,6 +173,7 @@ std::vector<Job> order_jobs() {
                [](const Tensor& x) {
                  return gather(x, 0, integers(1200, 40, 5).view({40, 30}));
                }),
+      {"index_check", {}, [](const Tensors&) { return Tensors{index_check()}; }},
       on_first("nonzero", {9000}, [](const Tensor& x) { return nonzero(relu(x.detach())); }),
       on_first("triangle", {70, 300}, [](const Tensor& x) { return tril(x, 3); }),
   };
