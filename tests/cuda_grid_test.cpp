@@ -147,10 +147,12 @@ Tensor index_check() {
   std::vector<int64_t> values(33000, 5);
   for (size_t i : {32000u, 777u, 32999u}) values[i] = 9;
   const Tensor index = from_vector(values, {33000}).to(kCuda);
-  cuda::set_blocking(true);
+  IndexCheck check;
+  check.op = "take";
+  check.high = 9;
   int64_t position = 0;
-  kernels(DeviceType::kCUDA)
-      .index.find_out_of_range(index, {.op = "take", .high = 9}, &position, current_stream(kCuda));
+  cuda::set_blocking(true);
+  kernels(kCuda).index.find_out_of_range(index, check, &position, current_stream(kCuda));
   cuda::set_blocking(false);
   return from_vector(std::vector<int64_t>{position}, {1});
 }
