@@ -107,6 +107,7 @@ std::vector<Job> norm_jobs() {
   return {
       {"batch_norm", {{3, 70, 5, 3}, {70}, {70}}, batch(MemoryFormat::kContiguous)},
       {"batch_norm_last", {{3, 70, 5, 3}, {70}, {70}}, batch(MemoryFormat::kChannelsLast)},
+      {"batch_norm_slices", {{1100, 70}, {70}, {70}}, batch(MemoryFormat::kContiguous)},
       {"batch_norm_long", {{2, 3, 70, 80}, {3}, {3}}, batch(MemoryFormat::kContiguous)},
       {"layer_norm",
        {{70, 72}, {72}, {72}},
