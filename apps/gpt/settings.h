@@ -6,6 +6,7 @@
 
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
 
 namespace tarn::apps {
 
@@ -39,6 +40,7 @@ struct GptSettings {
   std::optional<std::string> resume;
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
+  CheckpointSettings checkpoints;
   RankSettings ranks;
 
   /// The file of weights that --init-from names, if it names one.
