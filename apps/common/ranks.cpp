@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tarn/core/checkpoint_manager.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/agree.h"
@@ -81,7 +82,7 @@ std::string Ranks::restarted_run() const {
   std::string folder;
   if (main() && count && std::atoi(count) > 0 && !note_path().empty()) {
     std::getline(std::ifstream(note_path()), folder);
-    if (!std::filesystem::exists(folder + "/checkpoints/last")) folder.clear();
+    if (CheckpointManager(folder + "/checkpoints").steps().empty()) folder.clear();
   }
   return from_main(folder);
 }

@@ -48,11 +48,12 @@ std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
 }
 
 // The model of a checkpoint alone, for text and estimates.
-std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const char* name) {
-  GptCheckpoint c = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / name);
+std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const Ranks& ranks) {
+  Checkpoint c = load_newest_checkpoint(*s.resume, ranks, {"model"});
+  const nn::models::GptOptions options = restore_sizes(c);
   GptSettings sized = s;
-  sized.block_size = c.options.block;
-  return make_gpt(sized, GptWeights{std::move(c.model), c.options}, *s.resume);
+  sized.block_size = options.block;
+  return make_gpt(sized, GptWeights{std::move(c.tensors.at("model")), options}, *s.resume);
 }
 
 int write_samples(const GptSettings& s, const Options& options) {
@@ -60,7 +61,7 @@ int write_samples(const GptSettings& s, const Options& options) {
   TARN_CHECK(tokenizer,
              "--sample: no tokenizer for this model; pass --tokenizer with the folder of ",
              "GPT-2's vocab.json and merges.txt, byte, or a tokenizer.json");
-  const auto gpt = s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, tokenizer.get());
+  const auto gpt = s.resume ? gpt_from_run(s, {}) : gpt_from_file(s, options, tokenizer.get());
   const std::vector<int32_t> prompt = prompt_ids(s.start, *tokenizer);
   Generator generator(static_cast<uint64_t>(s.seed));
   const auto start = std::chrono::steady_clock::now();
@@ -139,7 +140,7 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
 int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ranks) {
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
   const auto gpt =
-      s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, corpus.tokenizer.get());
+      s.resume ? gpt_from_run(s, ranks) : gpt_from_file(s, options, corpus.tokenizer.get());
   print_start(s, corpus, *gpt, ranks);
   GptTrainer trainer(s, corpus, *gpt, nullptr, ranks);
   const std::optional<GptLosses> losses = trainer.estimate();
@@ -184,20 +185,22 @@ int64_t search_batch(GptSettings s, const Options& options, int64_t most, bool q
 
 int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
-  std::optional<GptCheckpoint> checkpoint;
-  if (s.resume) checkpoint = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
+  std::optional<Checkpoint> checkpoint;
+  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
-  const int64_t vocab = checkpoint ? checkpoint->options.vocab : corpus.vocab;
+  const int64_t vocab = checkpoint ? restore_sizes(*checkpoint).vocab : corpus.vocab;
   const auto gpt = new_gpt(s, options, corpus, vocab);
   note_sizes(s, gpt->options());
   check_length(corpus, s.block_size);
   RunDir run = open_run(s, corpus.name, ranks);
+  if (ranks.main()) Ranks::remember_run(run.path());
   print_start(s, corpus, *gpt, ranks);
   if (ranks.main()) std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
   GptTrainer trainer(s, corpus, *gpt, &run, ranks);
   if (checkpoint) {
-    const GptState& at = checkpoint->state;
+    GptState at;
+    restore_values(*checkpoint, at);
     const fs::path metrics = run.path() / "metrics.jsonl";
     trainer.resume(*checkpoint, ranks.main() ? load_gpt_history(metrics, at.step, at.evaluated_step)
                                              : GptHistory());
@@ -233,6 +236,14 @@ int train(GptSettings& s, const Options& options, const Ranks& ranks) {
       [&](int64_t most) { return search_batch(asked, options, most, true); });
 }
 
+// What a run that goes on does as before.
+void inherit(Options& options, const std::string& run) {
+  inherit_flags(options, run,
+                {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
+                 "--start", "--num-samples", "--max-new-tokens", "--find-batch", "--profile",
+                 "--memory-report"});
+}
+
 int run(int argc, char** argv) {
   GptSettings s;
   Options options("tarn-gpt", "Trains GPT-2 models on text, and writes text with them.");
@@ -240,10 +251,7 @@ int run(int argc, char** argv) {
   if (!options.parse(argc, argv)) return 0;
   if (s.init_from == "resume" && !s.resume && options.given("--out-dir")) s.resume = s.out_dir;
   if (s.resume) {
-    inherit_flags(
-        options, *s.resume,
-        {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress", "--start",
-         "--num-samples", "--max-new-tokens", "--find-batch", "--profile", "--memory-report"});
+    inherit(options, *s.resume);
   } else {
     apply_preset(options, s);
   }
@@ -251,6 +259,11 @@ int run(int argc, char** argv) {
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
+  const std::string before = s.eval_only ? "" : ranks.restarted_run();
+  if (!before.empty()) {
+    s.resume = before;
+    inherit(options, before);
+  }
   // Gloo, which connects the ranks, moves tensors of the CPU.
   if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();

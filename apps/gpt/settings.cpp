@@ -133,6 +133,7 @@ void declare_run(Options& options, GptSettings& s) {
            "go on in this run folder; flags not given are those of the run, and with the same "
            "flags the losses are those of a run that was never stopped")
       .value_name("RUN");
+  declare_checkpoint_flags(options, s.checkpoints);
   options.add("--seed", &s.seed, "of initialisation, batches, dropout and text").at_least(0);
   options.add("--progress", &s.progress,
               "progress bars (on a terminal; elsewhere a line every 10 s)");

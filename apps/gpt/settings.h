@@ -8,6 +8,7 @@
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_profile.h"
+#include "tarn/apps/common/run_checkpoints.h"
 
 namespace tarn::apps {
 
@@ -41,6 +42,7 @@ struct GptSettings {
   std::optional<std::string> resume;
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
+  CheckpointSettings checkpoints;
   RankSettings ranks;
   MemorySettings memory;
   ProfileSettings measure;

@@ -8,6 +8,7 @@
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/progress.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/common/run_dir.h"
 #include "tarn/apps/common/run_profile.h"
 #include "tarn/apps/gpt/checkpoint.h"
@@ -37,7 +38,7 @@ class GptTrainer {
 
   /// Goes on where a checkpoint stands; the losses are then those of a run that was never stopped.
   /// Throws Error if the checkpoint is of another model.
-  void resume(const GptCheckpoint& checkpoint, GptHistory history);
+  void resume(const Checkpoint& checkpoint, GptHistory history);
   /// All steps that are left. Returns false if a signal ended it early; the state is saved then.
   /// Throws Error if the loss is not finite.
   bool fit();
@@ -57,6 +58,7 @@ class GptTrainer {
  private:
   bool train_until(int64_t step);
   GptStepFigures train_step();
+  void show(const GptStepFigures& f);
   double backward(const data::Batch& batch, double share, bool last);
   double agree(double loss);
   bool stop_requested();
@@ -64,7 +66,7 @@ class GptTrainer {
   bool evaluate();
   std::optional<double> mean_loss(const data::TokenDataset& data, uint64_t stream);
   void show_text();
-  void save(const char* name);
+  void save();
 
   const GptSettings& s_;
   const Corpus& corpus_;
@@ -78,6 +80,7 @@ class GptTrainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   optim::GradScaler scaler_;  // of float16; else it does nothing
+  RunCheckpoints checkpoints_;
   GptState state_;
   GptHistory history_;
   double seconds_ = 0;  // spent in steps

@@ -24,7 +24,6 @@ namespace {
 
 using namespace tarn;
 using namespace tarn::apps;
-namespace fs = std::filesystem;
 
 void report_skipped(const std::set<std::string>& skipped) {
   if (skipped.empty()) return;
@@ -40,10 +39,10 @@ void print_score(const Score& score) {
 
 // The weights a checkpoint was scored with: the running mean where there is one.
 void load_scored_weights(nn::Module& net, const Checkpoint& c) {
-  net.load_state_dict(c.model);
-  if (c.ema.empty()) return;
+  net.load_state_dict(c.dict("model"));
+  if (c.dict("ema").empty()) return;
   optim::Ema ema(items(net.state_dict()));
-  ema.load_state_dict(c.ema);
+  ema.load_state_dict(c.dict("ema"));
   ema.swap();
 }
 
@@ -51,7 +50,7 @@ int test_only(const ResnetSettings& s, const Ranks& ranks) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
   if (s.resume) {
-    load_scored_weights(*net, load_checkpoint(fs::path(*s.resume) / "checkpoints" / "best"));
+    load_scored_weights(*net, load_best_checkpoint(*s.resume, {"model", "ema"}));
   }
   std::set<std::string> skipped;
   const Score score = *evaluate(*net, *data.test, s, skipped, nullptr, ranks);
@@ -142,7 +141,7 @@ int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
 int train_once(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint;
-  if (s.resume) checkpoint = load_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
+  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
   RunDir run = open_run(s, data.name, ranks);
@@ -151,9 +150,11 @@ int train_once(const ResnetSettings& s, const Options& options, const Ranks& ran
 
   Trainer trainer(s, data, *net, run, ranks);
   if (checkpoint) {
-    const int64_t step = checkpoint->state.step;
-    trainer.resume(*checkpoint,
-                   ranks.main() ? load_history(run.path() / "metrics.jsonl", step) : History());
+    TrainState at;
+    restore_values(*checkpoint, at);
+    trainer.resume(*checkpoint, ranks.main()
+                                    ? load_history(run.path() / "metrics.jsonl", at.step, at.epoch)
+                                    : History());
     checkpoint.reset();
     if (trainer.state().epoch >= s.epochs) {
       if (!ranks.main()) return 0;
@@ -201,7 +202,7 @@ int run(int argc, char** argv) {
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = ranks.restarted_run();
-  if (!before.empty()) {
+  if (!before.empty() && !s.test_only) {
     s.resume = before;
     s.weights.reset();
   }

@@ -42,10 +42,10 @@ struct History {
 void record(History& history, RunDir& run, const StepFigures& f);
 void record(History& history, RunDir& run, const EpochFigures& f);
 
-/// Reads metrics.jsonl of a run that goes on after `last_step`. Later lines (of steps that no
-/// checkpoint holds and that come again), and a last one that is not whole, are cut off the file. A
-/// missing file is an empty history. Throws FileError on a damaged line, naming it.
-History load_history(const std::filesystem::path& metrics, int64_t last_step);
+/// Reads metrics.jsonl of a run that goes on after `last_step`, with `epochs` whole epochs done.
+/// What comes again, and a last line that is not whole, is cut off the file. A missing file is an
+/// empty history. Throws FileError on a damaged line, naming it.
+History load_history(const std::filesystem::path& metrics, int64_t last_step, int64_t epochs);
 
 /// Writes plots/loss, accuracy and lr as SVG and PNG.
 void save_plots(const History& history, const RunDir& run);

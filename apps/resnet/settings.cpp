@@ -72,8 +72,10 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
   options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
   options.add("--model-ema", &s.model_ema, "keep a running mean of the weights, and test that");
-  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
+  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays at an update")
       .range(0, 1);
+  options.add("--model-ema-steps", &s.model_ema_steps, "steps between updates of the mean")
+      .at_least(1);
 
   options.add("--amp", &s.amp,
               "mixed precision: products in --amp-dtype, weights and their gradients in float32");
@@ -104,6 +106,7 @@ void declare_flags(Options& options, ResnetSettings& s) {
           "go on in this run folder; flags not given are those of the run, and with the same flags "
           "the result is the one of a run that was never stopped")
       .value_name("RUN");
+  declare_checkpoint_flags(options, s.checkpoints);
   options.add("--test-only", &s.test_only,
               "only evaluate: --weights FILE, or the best checkpoint of --resume RUN");
   options.add("--seed", &s.seed, "of initialisation, order and augmentation").at_least(0);

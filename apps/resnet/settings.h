@@ -9,6 +9,7 @@
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_profile.h"
+#include "tarn/apps/common/run_checkpoints.h"
 
 namespace tarn::apps {
 
@@ -37,6 +38,7 @@ struct ResnetSettings {
   double warmup_decay = 0.01, gamma = 0.1, lr_min = 0;
   bool model_ema = false;
   double model_ema_decay = 0.998;
+  int64_t model_ema_steps = 1;
   bool amp = false, grad_checkpoint = false;
   std::string amp_dtype = "bfloat16";
   // Run
@@ -44,6 +46,7 @@ struct ResnetSettings {
   std::optional<std::string> resume;
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
+  CheckpointSettings checkpoints;
   MemorySettings memory;
   ProfileSettings measure;
   // Ranks

@@ -60,8 +60,10 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       ddp_(make_ddp(s, net, ranks)),
       optimizer_(make_optimizer(s, net)),
       scaler_(make_scaler(s)),
-      ema_(make_ema(s, net)) {
+      ema_(make_ema(s, net)),
+      checkpoints_(run.path().string(), s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
+  state_.model = s.model;
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
@@ -71,18 +73,18 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
 
 void Trainer::resume(const Checkpoint& c, History history) {
   const std::string at = "resume: " + run_.path().string();
-  TARN_CHECK(c.model_name == s_.model, at, " trains a ", c.model_name, ", not a ", s_.model,
-             "; pass --model ", c.model_name, " or leave --model out");
-  TARN_CHECK(c.state.epoch_batches == loader_.size(), at, " has ", c.state.epoch_batches,
+  TrainState was;
+  restore_values(c, was);
+  TARN_CHECK(was.model == s_.model, at, " trains a ", was.model, ", not a ", s_.model,
+             "; pass --model ", was.model, " or leave --model out");
+  TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  net_.load_state_dict(c.model);
-  optimizer_->load_state_dict(c.optimizer);
-  if (ema_ && !c.ema.empty()) ema_->load_state_dict(c.ema);
-  if (!c.scaler.empty()) scaler_.load_state_dict(c.scaler);
-  state_ = c.state;
+  restore(c, {net_, *optimizer_, scaler_, ema_.get()});
+  state_ = was;
   scheduler_->set_step(state_.updates);
-  default_generator().set_state(state_.random);
+  checkpoints_.resumed(state_.step);
+  resumed_ = true;
   history_ = std::move(history);
   run_.log("resumed in epoch " + std::to_string(state_.epoch) + " after " +
            std::to_string(state_.batch) + " batches");
@@ -90,15 +92,18 @@ void Trainer::resume(const Checkpoint& c, History history) {
 
 bool Trainer::fit() {
   net_.train();
+  if (!resumed_) save();  // from here on the run can be killed and goes on
   while (state_.epoch < s_.epochs) {
     if (!train_and_test()) {
-      save("last");
+      save();
+      checkpoints_.finish();
       run_.log("interrupted; state saved");
       return false;
     }
     finish_epoch();
   }
   if (profile_) profile_->finish();
+  checkpoints_.finish();
   return true;
 }
 
@@ -110,7 +115,7 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const FileError& e) {
-    save("last");
+    if (!checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -150,6 +155,8 @@ bool Trainer::train_epoch() {
     meters.add("acc1", MeterStyle::kPercent);
     meters.update("acc1", percent(step.right, step.images), step.images);
     show(step, meters, bar);
+    checkpoints_.check();
+    if (checkpoints_.due(state_.step) && state_.batch < loader_.size()) save();
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
@@ -244,7 +251,7 @@ void Trainer::update(const Tensor& loss) {
   }
   ++state_.updates;
   scheduler_->step();
-  if (ema_) ema_->update();
+  if (ema_ && state_.updates % s_.model_ema_steps == 0) ema_->update();
 }
 
 void Trainer::count(const Step& step) {
@@ -308,20 +315,21 @@ void Trainer::finish_epoch() {
   state_.batch = state_.seen = state_.right = 0;
   state_.loss_sum = 0;
   state_.best_accuracy = std::max(state_.best_accuracy, f.test_accuracy);
-  save("last");
-  if (best) save("best");
+  if (best) state_.best_step = state_.step;
+  save();
   if (ranks_.main()) save_plots(history_, run_);
 }
 
-void Trainer::save(const char* name) {
-  if (!ranks_.main()) return;
-  state_.random = default_generator().state();
-  save_checkpoint(run_.checkpoint(name), {.model = net_.state_dict(),
-                                          .optimizer = optimizer_->state_dict(),
-                                          .ema = ema_ ? ema_->state_dict() : TensorDict(),
-                                          .scaler = scaler_.state_dict(),
-                                          .state = state_,
-                                          .model_name = s_.model});
+Checkpoint Trainer::checkpoint() {
+  run_.sync();
+  Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
+  store(c, {net_, *optimizer_, scaler_, ema_.get()});
+  store_values(c, state_);
+  return c;
+}
+
+void Trainer::save() {
+  checkpoints_.save(checkpoint());
 }
 
 }  // namespace tarn::apps

@@ -10,6 +10,7 @@
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/metrics.h"
 #include "tarn/apps/common/progress.h"
+#include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/common/run_dir.h"
 #include "tarn/apps/common/run_profile.h"
 #include "tarn/apps/resnet/checkpoint.h"
@@ -73,7 +74,8 @@ class Trainer {
   void show(const Step& step, const MetricLogger& meters, Progress& bar);
   std::optional<Score> test();
   void finish_epoch();
-  void save(const char* name);
+  Checkpoint checkpoint();
+  void save();
 
   const ResnetSettings& s_;
   const ImageData& data_;
@@ -88,7 +90,9 @@ class Trainer {
   optim::GradScaler scaler_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   std::unique_ptr<optim::Ema> ema_;
+  RunCheckpoints checkpoints_;
   TrainState state_;
+  bool resumed_ = false;
   History history_;
   std::optional<Score> last_score_;
   std::set<std::string> skipped_;

@@ -18,7 +18,7 @@ foreach(header
         core/error.h core/dtype.h core/shape.h core/device.h core/allocator.h core/tensor.h
         core/factory.h core/random.h core/parallel.h core/math_mode.h
         core/profiler.h core/leak_guard.h core/print.h
-        core/serialize.h
+        core/serialize.h core/checkpoint.h core/checkpoint_manager.h
         autograd/grad_mode.h autograd/functions.h autograd/engine.h autograd/custom.h
         autograd/anomaly.h autograd/autocast.h autograd/recompute.h
         autograd/saved_tensor_hooks.h autograd/gradcheck.h ${headers})
