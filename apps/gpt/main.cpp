@@ -1,7 +1,7 @@
 // main.cpp - tarn-gpt: trains GPT-2 models on text, and writes text with them.
 //
 // Read on: settings (the flags), corpus (text to tokens), setup (model, optimizer, schedule),
-// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint.
+// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint, export.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/trainer.h"
 #include "tarn/apps/gpt/write_text.h"
@@ -54,6 +55,18 @@ std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const Ranks& ranks) {
   GptSettings sized = s;
   sized.block_size = options.block;
   return make_gpt(sized, GptWeights{std::move(c.tensors.at("model")), options}, *s.resume);
+}
+
+int export_weights(const GptSettings& s, const Options& options) {
+  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  const auto gpt = s.resume ? gpt_from_run(s, Ranks()) : gpt_from_file(s, options, tokenizer.get());
+  const DType dtype = s.dtype == "float16"    ? DType::kF16
+                      : s.dtype == "bfloat16" ? DType::kBF16
+                                              : DType::kF32;
+  export_gpt(*s.export_to, *gpt, tokenizer.get(), dtype);
+  std::printf("wrote %s (%lld parameters, %s)\n", s.export_to->c_str(),
+              static_cast<long long>(gpt->num_parameters()), s.dtype.c_str());
+  return 0;
 }
 
 int write_samples(const GptSettings& s, const Options& options) {
@@ -239,9 +252,9 @@ int train(GptSettings& s, const Options& options, const Ranks& ranks) {
 // What a run that goes on does as before.
 void inherit(Options& options, const std::string& run) {
   inherit_flags(options, run,
-                {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
-                 "--start", "--num-samples", "--max-new-tokens", "--find-batch", "--profile",
-                 "--memory-report"});
+                {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--export",
+                 "--progress", "--start", "--num-samples", "--max-new-tokens", "--find-batch",
+                 "--profile", "--memory-report"});
 }
 
 int run(int argc, char** argv) {
@@ -255,7 +268,13 @@ int run(int argc, char** argv) {
   } else {
     apply_preset(options, s);
   }
+  // What a run computes in says nothing of what its weights are: they are float32.
+  if (s.export_to && !options.given("--dtype")) s.dtype = "float32";
   check_settings(s);
+  if (s.export_to) {
+    s.device = "cpu";
+    return export_weights(s, options);
+  }
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
