@@ -209,10 +209,8 @@ int run(int argc, char** argv) {
     apply_preset(options, s);
   }
   check_settings(s);
-  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   ranks.share(s.batch_size, "--batch-size");
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
