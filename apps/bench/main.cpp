@@ -18,6 +18,7 @@
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/local_group.h"
+#include "tarn/dist/nccl_group.h"
 
 namespace {
 
@@ -50,7 +51,7 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
     std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
                 static_cast<long long>(settings.threads), settings.dtype.c_str());
-    if (ranks.size() > 1) {
+    if (ranks.size() > 1 && r.comm_s > 0) {
       std::printf("%d ranks: gradients %.3f ms/step in the transport, %.0f %% hidden\n",
                   ranks.size(), r.comm_s * 1e3, 100 * (1 - r.exposed_s / r.comm_s));
     }
@@ -86,12 +87,21 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
 
 // Under a launcher its ranks; else threads of this process.
 int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks& ranks,
-                    int64_t local_ranks, bool json) {
+                    int local_ranks, const std::string& transport, bool json) {
+  const auto body = [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); };
   if (ranks.group()) {
-    print_collectives(*ranks.group(), settings, json);
+    body(*ranks.group());
+  } else if (transport == "nccl") {
+    const auto store = std::make_shared<dist::MemoryStore>();
+    auto cpu = dist::make_local_groups(local_ranks);
+    const auto make = [&](int r) {
+      return dist::make_nccl_group(
+          store, r, local_ranks,
+          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
+    };
+    dist::run_threads(local_ranks, make, body);
   } else {
-    dist::run_local(static_cast<int>(local_ranks),
-                    [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
+    dist::run_local(local_ranks, body);
   }
   return 0;
 }
@@ -139,6 +149,7 @@ int run(int argc, char** argv) {
   bench::CollectiveSettings c;
   int64_t local_ranks = 2;
   bool json = false;
+  std::string transport = "auto";
   apps::Options options(
       "tarn-bench",
       "Measures training steps (train), operators (ops) and collectives; accounts "
@@ -158,6 +169,9 @@ int run(int argc, char** argv) {
   options.group("collectives");
   options.add("--ranks", &local_ranks, "threads as ranks, where no launcher started several")
       .range(1, 64);
+  options
+      .add("--transport", &transport, "between ranks; nccl: each on a GPU of its own (threads too)")
+      .choices({"auto", "host", "gloo", "nccl"});
   options.add("--min-bytes", &c.min_bytes, "smallest message").at_least(4);
   options.add("--max-bytes", &c.max_bytes, "largest message").at_least(4);
   options.group("roofline (with --model, --stem, --input, --batch, --dtype)");
@@ -171,12 +185,14 @@ int run(int argc, char** argv) {
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
-  const apps::Ranks ranks = apps::Ranks::join({});
+  const apps::Ranks ranks = apps::Ranks::join({.transport = transport}, s.device);
   if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
   c.filter = filter;
-  if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
+  if (command == "collectives") {
+    return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, json);
+  }
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});

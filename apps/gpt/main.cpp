@@ -275,7 +275,7 @@ int run(int argc, char** argv) {
     s.device = "cpu";
     return export_weights(s, options);
   }
-  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = s.eval_only ? "" : ranks.restarted_run();
@@ -283,8 +283,6 @@ int run(int argc, char** argv) {
     s.resume = before;
     inherit(options, before);
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);

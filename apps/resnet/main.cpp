@@ -198,7 +198,7 @@ int run(int argc, char** argv) {
                    "--test-only", "--progress", "--find-batch", "--profile", "--memory-report"});
   }
   check_settings(s);
-  const Ranks ranks = Ranks::join(s.ranks);
+  const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = ranks.restarted_run();
@@ -206,8 +206,6 @@ int run(int argc, char** argv) {
     s.resume = before;
     s.weights.reset();
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
