@@ -147,10 +147,12 @@ int run(int argc, char** argv) {
       .choices({"train", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
-  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
+  options.add("--model", &s.model, "the network")
+      .choices({"resnet18", "resnet50", "mlp", "gpt", "gpt2"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
   options.add("--input", &s.input, "CxHxW of one image").value_name("CxHxW");
-  options.add("--batch", &s.batch, "images per step").at_least(1);
+  options.add("--batch", &s.batch, "images or texts per step").at_least(1);
+  options.add("--block", &s.block, "tokens per text").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
   options.group("ops");
