@@ -94,6 +94,10 @@ Tensor Module::operator()(const Tensor& x) {
   return call(x);
 }
 
+bool Module::is_watched() const {
+  return !pre_hooks_.empty() || !hooks_.empty() || anomaly_enabled();
+}
+
 Tensor Module::call(const Tensor& x) {
   if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
   Tensor in = x;

@@ -40,7 +40,7 @@ BertOutput::BertOutput(Module* parent, std::string name, int64_t in, const BertO
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor BertOutput::add(const Tensor& x, const Tensor& residual) {
-  return norm(dropout_(dense(x)) + residual);
+  return norm.add(dropout_(dense(x)), residual).y;
 }
 
 BertAttention::Self::Self(Module* parent, std::string name, const BertOptions& o)
