@@ -104,6 +104,24 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator* generator) {
   return dropout_with(x, p, take(generator, x.numel()), format);
 }
 
+Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, bool training,
+                   Generator* generator) {
+  raw::check_probability("dropout_add", p);
+  raw::check_defined("dropout_add", "x", x);
+  raw::check_defined("dropout_add", "residual", residual);
+  const bool alike = x.sizes() == residual.sizes() && x.dtype() == residual.dtype() &&
+                     x.is_contiguous() && residual.is_contiguous();
+  if (!training || p == 0 || !alike) return add(dropout(x, p, training, generator), residual);
+  raw::check_same_device("dropout_add", x, residual);
+  const PhiloxState state = take(generator, x.numel());
+  const Tensor out = raw::dropout(x, p, state, MemoryFormat::kContiguous, residual);
+  return record("dropout_add", out, {x, residual}, save(),
+                [p, state](const Saved&, const Tensor& g, Wants w) {
+                  const auto format = MemoryFormat::kContiguous;
+                  return Grads(w[0] ? dropout_with(g, p, state, format) : Tensor(), g);
+                });
+}
+
 Tensor dropout2d(const Tensor& x, double p, bool training, Generator* generator) {
   raw::check_probability("dropout2d", p);
   raw::check_defined("dropout2d", "x", x);

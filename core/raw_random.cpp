@@ -202,13 +202,17 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Gener
   return to(out, weights.device());
 }
 
-Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format) {
+Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format,
+               const Tensor& residual) {
   const OpScope scope("dropout");
   check_floating("dropout", x);
   check_probability("dropout", p);
   const Tensor dense = contiguous(x, format);
   const Tensor out = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device(), .format = format});
-  if (x.numel() > 0) TARN_KERNEL(random, dropout, x.device(), state, p, dense, out);
+  if (x.numel() > 0) {
+    TARN_KERNEL(random, dropout, x.device(), state, p, dense,
+                residual.defined() ? contiguous(residual, format) : residual, out);
+  }
   return out;
 }
 

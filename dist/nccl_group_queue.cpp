@@ -16,7 +16,7 @@ namespace tarn::dist {
 namespace {
 
 constexpr Millis kBusyLook{2}, kIdleLook{600};  // of the thread, with and without work under way
-constexpr Millis kStoreLook{100};                // for news of other ranks, with work under way
+constexpr Millis kStoreLook{100};               // for news of other ranks, with work under way
 constexpr Millis kSuspicion{250};  // what a rank did before it went is done by then, or never
 constexpr Millis kLeave{2000};     // to leave a communicator in good order
 

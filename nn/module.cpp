@@ -120,6 +120,10 @@ void Module::CallScope::close() {
   innermost = outer_;
 }
 
+bool Module::is_watched() const {
+  return !pre_hooks_.empty() || !hooks_.empty() || anomaly_enabled();
+}
+
 Tensor Module::call(const Tensor& x) {
   if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
   Tensor in = x;

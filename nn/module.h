@@ -159,6 +159,9 @@ class Module {
     std::optional<ProfileRange> range_;
   };
 
+  /// Whether somebody wants to see what goes through this module alone: hooks, or the names of
+  /// modules in anomaly mode. A function of several inputs that is fused goes through forward then.
+  bool is_watched() const;
   /// Takes over a member that lives on the heap (for lists of them).
   template <class T>
   T& adopt(std::string name, std::unique_ptr<T> child) {

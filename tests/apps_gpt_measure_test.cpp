@@ -101,8 +101,7 @@ TEST_F(TarnGptMeasures, training_after_the_search_is_training_without_it) {
   ASSERT_EQ(found.code, 0) << found.out << found.err;
   EXPECT_NE(found.out.find("does not fit"), std::string::npos) << found.out;
   const json config = json::parse(slurp(folder / "found/config.json"));
-  const std::string batch =
-      std::to_string(config.at("flags").at("batch-size").get<int64_t>());
+  const std::string batch = std::to_string(config.at("flags").at("batch-size").get<int64_t>());
   EXPECT_GE(std::stoll(batch), 4);
   ASSERT_EQ(run("given", {"--batch-size", batch, "--memory-limit", "0.01"}).code, 0);
   EXPECT_EQ(losses("found").size(), 8u);

@@ -163,12 +163,13 @@ void count_norms(KernelTable& table) {
     return batch_norm(gx.defined() ? gx : gy, inputs + sizes_of(gx, gw, gb, gresidual), relu,
                       false);
   });
-  TARN_COUNT(norm.layer_norm, [](T x, T w, T b, double, T y, T mean, T rstd, Stream) {
-    return moved(x, sizes_of(x, w, b, y, mean, rstd), 8 * count_of(x));
-  });
+  TARN_COUNT(norm.layer_norm,
+             [](T x, T residual, T w, T b, double, T sum, T y, T mean, T rstd, Stream) {
+               return moved(x, sizes_of(x, residual, w, b, sum, y, mean, rstd), 8 * count_of(x));
+             });
   TARN_COUNT(norm.layer_norm_backward,
-             [](T gy, T x, T w, T mean, T rstd, T gx, T gw, T gb, Stream) {
-               return moved(x, sizes_of(gy, x, w, mean, rstd, gx, gw, gb), 12 * count_of(x));
+             [](T gy, T gsum, T x, T w, T mean, T rstd, T gx, T gw, T gb, Stream) {
+               return moved(x, sizes_of(gy, gsum, x, w, mean, rstd, gx, gw, gb), 12 * count_of(x));
              });
 }
 
@@ -249,9 +250,9 @@ void count_random(KernelTable& table) {
     return moved(out, size_of(out), 20 * count_of(out));
   });
   // The mask is never stored: unfused, it would be written here and read again in backward.
-  TARN_COUNT(random.dropout, [](PhiloxState, double, T x, T y, Stream) {
-    Counted c = moved(y, sizes_of(x, y), 20 * count_of(y));
-    c.cost.saved_calls = 1;
+  TARN_COUNT(random.dropout, [](PhiloxState, double, T x, T residual, T y, Stream) {
+    Counted c = moved(y, sizes_of(x, residual, y), 20 * count_of(y));
+    c.cost.saved_calls = 1 + residual.defined();
     c.cost.saved_bytes = 2 * count_of(y);
     return c;
   });

@@ -7,6 +7,7 @@
 namespace tarn::bench {
 
 using apps::measure_peak;
+using apps::measure_read_gbps;
 using apps::median;
 using apps::now_s;
 using apps::Peak;

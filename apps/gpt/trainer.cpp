@@ -179,9 +179,12 @@ GptStepFigures GptTrainer::train_step() {
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
-  scaler_.unscale_(*optimizer_);
-  f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
-                            : optim::grad_norm(gpt_.parameters());
+  if (s_.grad_clip > 0) {
+    f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
+  } else {
+    scaler_.unscale_(*optimizer_);
+    f.norm = optim::grad_norm(gpt_.parameters());
+  }
   scaler_.step(*optimizer_);
   scaler_.update();
   scheduler_->step();  // also where float16 skipped the step: the rate follows the step number

@@ -41,7 +41,7 @@ BertOutput::BertOutput(Module* parent, std::string name, int64_t in, const BertO
 
 Tensor BertOutput::add(const Tensor& x, const Tensor& residual) {
   const CallScope scope(*this);
-  return norm(dropout_(dense(x)) + residual);
+  return norm.add(dropout_(dense(x)), residual).y;
 }
 
 BertAttention::Self::Self(Module* parent, std::string name, const BertOptions& o)

@@ -105,13 +105,13 @@ GptBlock::GptBlock(const Options& o)
       mlp(this, "mlp", o) {}
 
 Tensor GptBlock::forward(const Tensor& x) {
-  const Tensor y = x + attn(ln_1(x));
-  return y + mlp(ln_2(y));
+  const AddNormResult y = ln_2.add(x, attn(ln_1(x)));
+  return y.sum + mlp(y.y);
 }
 
 Tensor GptBlock::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
-  const Tensor y = x + attn.forward(ln_1(x), cache, layer);
-  return y + mlp(ln_2(y));
+  const AddNormResult y = ln_2.add(x, attn.forward(ln_1(x), cache, layer));
+  return y.sum + mlp(y.y);
 }
 
 Gpt::Transformer::Transformer(Module* parent, std::string name, const Options& o)
