@@ -1,12 +1,14 @@
 // main.cpp - tarn-bench: measures training steps and single operators beside the machine's limits.
 //
 //   tarn-bench train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --json
+//   tarn-bench generate --model gpt2
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
 #include <cstdio>
 #include <iostream>
 
 #include "tarn/apps/bench/collectives.h"
+#include "tarn/apps/bench/generate.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -128,6 +130,26 @@ int run_ops(const std::string& filter, const std::string& dtype, Device device, 
   return 0;
 }
 
+int run_generate(const bench::GenerateSettings& settings, bool json) {
+  const bench::GenerateResult r = bench::bench_generate(settings);
+  if (json) {
+    std::cout << apps::JsonObject()
+                     .add("name", settings.model)
+                     .add("tokens_per_s", r.tokens_per_s)
+                     .add("limit", r.limit)
+                     .add("read_gbps", r.read_gbps)
+                     .text()
+              << "\n";
+  } else {
+    std::printf(
+        "%s: %.1f tokens/s, batch 1; %.0f %% of the %.1f that reading the weights at %.1f GB/s "
+        "allows\n",
+        settings.model.c_str(), r.tokens_per_s, 100 * r.tokens_per_s / r.limit, r.limit,
+        r.read_gbps);
+  }
+  return 0;
+}
+
 void run_roofline(const bench::RooflineSettings& settings) {
   bench::print_roofline(bench::account_step(settings), settings);
 }
@@ -137,22 +159,27 @@ int run(int argc, char** argv) {
   bool tf32 = false;
   bench::TrainSettings s;
   bench::CollectiveSettings c;
+  bench::GenerateSettings g;
   int64_t local_ranks = 2;
   bool json = false;
   apps::Options options(
       "tarn-bench",
-      "Measures training steps (train), operators (ops) and collectives; accounts "
-      "for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, ops, collectives or roofline")
-      .choices({"train", "ops", "collectives", "roofline"})
+      "Measures training steps (train), text generation (generate), operators (ops) and "
+      "collectives; accounts for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, generate, ops, collectives or roofline")
+      .choices({"train", "generate", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
-  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
+  options.add("--model", &s.model, "the network")
+      .choices({"resnet18", "resnet50", "mlp", "gpt", "gpt2"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
   options.add("--input", &s.input, "CxHxW of one image").value_name("CxHxW");
-  options.add("--batch", &s.batch, "images per step").at_least(1);
+  options.add("--batch", &s.batch, "images or texts per step").at_least(1);
+  options.add("--block", &s.block, "tokens per text").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
+  options.group("generate (with --model gpt or gpt2)");
+  options.add("--tokens", &g.tokens, "how many").at_least(4);
   options.group("ops");
   options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
   options.group("collectives");
@@ -177,6 +204,11 @@ int run(int argc, char** argv) {
   set_allow_tf32(tf32);
   c.filter = filter;
   if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
+  if (command == "generate") {
+    if (options.given("--model")) g.model = s.model;
+    g.device = s.device;
+    return run_generate(g, json);
+  }
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});
