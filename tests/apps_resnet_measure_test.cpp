@@ -32,7 +32,10 @@ class ResnetMeasures : public testing::Test {
     return Process(program, all, folder).wait();
   }
   std::string weights(const std::string& name) const {
-    return slurp(folder / ("runs/" + name + "/checkpoints/last/model.safetensors"));
+    const std::string bytes =
+        slurp(folder / ("runs/" + name + "/checkpoints/last/model.safetensors"));
+    EXPECT_FALSE(bytes.empty()) << name;
+    return bytes;
   }
 
   const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
