@@ -59,12 +59,13 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       scaler_(make_scaler(s)),
       ema_(make_ema(s, net)),
       checkpoints_(run.path().string(), s.checkpoints, ranks) {
-  scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
+  scheduler_ =
+      std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, updates_per_epoch()));
   state_.model = s.model;
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
-  state_.updates = state_.step;
+  state_.updates = s.start_epoch * updates_per_epoch();
   scheduler_->set_step(state_.updates);
 }
 
@@ -111,7 +112,7 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const FileError& e) {
-    if (!checkpoints_.save_alone(checkpoint())) throw;
+    if (!step_complete() || !checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -128,7 +129,7 @@ bool Trainer::train_epoch() {
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
-    if (stop_requested()) return false;
+    if (step_complete() && stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
@@ -142,7 +143,8 @@ bool Trainer::train_epoch() {
     meters.update("acc1", percent(step.right, step.images), step.images);
     show(step, meters, bar);
     checkpoints_.check();
-    if (checkpoints_.due(state_.step) && state_.batch < loader_.size()) save();
+    const bool due = checkpoints_.due(state_.step / s_.gradient_accumulation_steps);
+    if (due && step_complete() && state_.batch < loader_.size()) save();
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
@@ -169,19 +171,41 @@ void Trainer::agree(Step& step) {
   stop_ = sums[3] > 0;
 }
 
+int64_t Trainer::updates_per_epoch() const {
+  const int64_t n = s_.gradient_accumulation_steps;
+  return (loader_.size() + n - 1) / n;
+}
+
+// Batches whose gradients make the step that the next batch belongs to; at the end of an epoch
+// there may be fewer.
+int64_t Trainer::step_batches() const {
+  const int64_t n = s_.gradient_accumulation_steps, first = state_.batch - state_.batch % n;
+  return std::min(n, loader_.size() - first);
+}
+
+// No gradients wait for a further batch: the state can be saved.
+bool Trainer::step_complete() const {
+  return state_.batch % s_.gradient_accumulation_steps == 0 || state_.batch == loader_.size();
+}
+
 Trainer::Step Trainer::train_step(const data::Batch& batch) {
   const Device device(s_.device);
   const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
-  optimizer_->zero_grad();
+  if (step_complete()) optimizer_->zero_grad();
+  const int64_t batches = step_batches();
+  const bool last = state_.batch % s_.gradient_accumulation_steps + 1 == batches;
+  std::optional<dist::DistributedDataParallel::NoSync> alone;
+  if (ddp_ && !last) alone.emplace(ddp_->no_sync());
   Tensor logits, loss;
   {
     const AutocastGuard autocast = autocast_for(s_);
     logits = net_(to_async(batch.input, device));
     loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
   }
-  update(loss);
+  scaler_.scale(batches == 1 ? loss : loss / static_cast<double>(batches)).backward();
+  if (last) update();
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
@@ -192,10 +216,9 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
   return step;
 }
 
-// Backward and step. Gradients that overflow under loss scaling cost the step, and then neither
-// the schedule nor the running mean moves.
-void Trainer::update(const Tensor& loss) {
-  scaler_.scale(loss).backward();
+// Gradients that overflow under loss scaling cost the step, and then neither the schedule nor the
+// running mean moves.
+void Trainer::update() {
   if (s_.clip_grad_norm > 0) {
     scaler_.unscale_(*optimizer_);
     optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,

@@ -58,7 +58,10 @@ class Trainer {
   bool train_and_test();
   bool train_epoch();
   Step train_step(const data::Batch& batch);
-  void update(const Tensor& loss);
+  int64_t updates_per_epoch() const;
+  int64_t step_batches() const;
+  bool step_complete() const;
+  void update();
   void agree(Step& step);
   bool stop_requested();
   void count(const Step& step);
