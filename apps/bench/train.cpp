@@ -4,19 +4,22 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <sys/resource.h>
 
-#include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/profiler.h"
 #include "tarn/core/random.h"
 #include "tarn/dist/ddp.h"
+#include "tarn/nn/models/gpt.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/nn/models/resnet.h"
+#include "tarn/optim/adam.h"
 #include "tarn/optim/sgd.h"
 
 namespace tarn::bench {
@@ -48,6 +51,38 @@ TrainWork make_resnet(const TrainSettings& s) {
   return w;
 }
 
+bool is_gpt(const TrainSettings& s) {
+  return s.model == "gpt" || s.model == "gpt2";
+}
+
+TrainWork make_gpt(const TrainSettings& s) {
+  nn::models::GptOptions o = nn::models::gpt_options("gpt2");
+  if (s.model == "gpt") o = {.vocab = 65, .block = s.block, .layers = 6, .heads = 6, .size = 384};
+  TARN_CHECK(s.block <= o.block, "bench: --block of ", s.model, " is at most ", o.block, "; got ",
+             s.block);
+  TrainWork w;
+  w.net = std::make_unique<nn::models::Gpt>(o);
+  w.x = randint(0, o.vocab, {s.batch, s.block});
+  w.y = randint(0, o.vocab, {s.batch, s.block});
+  w.name = s.model + "-" + std::to_string(s.batch) + "x" + std::to_string(s.block);
+  return w;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const TrainWork& w) {
+  if (is_gpt(s)) {
+    return std::make_unique<optim::AdamW>(
+        w.net->parameters(),
+        optim::AdamWOptions{.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  }
+  return std::make_unique<optim::SGD>(w.net->parameters(),
+                                      optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
+}
+
+Tensor loss_of(const TrainWork& w) {
+  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(w.net.get())) return gpt->loss(w.x, w.y);
+  return cross_entropy((*w.net)(w.x), w.y);
+}
+
 double peak_rss_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -57,7 +92,8 @@ double peak_rss_mib() {
 }  // namespace
 
 TrainWork make_work(const TrainSettings& s) {
-  return s.model == "mlp" ? make_mlp(s) : make_resnet(s);
+  if (s.model == "mlp") return make_mlp(s);
+  return is_gpt(s) ? make_gpt(s) : make_resnet(s);
 }
 
 TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
@@ -74,16 +110,16 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   if (ranks.group()) {
     ddp = std::make_unique<dist::DistributedDataParallel>(*w.net, *ranks.group());
   }
-  optim::SGD sgd(w.net->parameters(), {.lr = 0.01, .momentum = w.momentum});
+  const std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(s, w);
   const auto step = [&] {
-    sgd.zero_grad();
+    optimizer->zero_grad();
     Tensor loss;
     {
       const AutocastGuard autocast(device.type, DType::kBF16, s.dtype == "bfloat16");
-      loss = cross_entropy((*w.net)(w.x), w.y);
+      loss = loss_of(w);
     }
     loss.backward();
-    sgd.step();
+    optimizer->step();
     return loss;
   };
   const bool small = s.model == "mlp";
@@ -92,8 +128,8 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   for (int i = 0; i < (small ? 200 : 3); ++i) last = step().item();
   TARN_CHECK(std::isfinite(last) && last < first,
              "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
-  std::unique_ptr<OpTimes> profile;
-  if (s.profile) profile = std::make_unique<OpTimes>();
+  std::optional<Profiler> profiler;
+  if (s.profile) profiler.emplace(ProfilerOptions{.synchronize = device.is_cuda()});
   std::vector<double> times, comm, exposed;
   const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
   for (int64_t i = 0; i < steps; ++i) {
@@ -101,11 +137,15 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
     step();
     synchronize(device);
     times.push_back(now_s() - start);
+    if (profiler) profiler->step();
     if (!ddp) continue;
     comm.push_back(ddp->stats().comm_seconds);
     exposed.push_back(ddp->stats().wait_seconds);
   }
-  if (profile) profile->print(steps);
+  if (profiler) {
+    profiler->stop();
+    std::fputs(profiler->table().c_str(), stdout);
+  }
   TrainResult r{.name = w.name, .median_s = median(times)};
   r.best_s = *std::min_element(times.begin(), times.end());
   r.items_per_s = static_cast<double>(all.batch) / r.median_s;

@@ -4,9 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -30,6 +32,7 @@ struct GptSettings {
   // Evaluation
   int64_t eval_interval = 250, eval_iters = 20, log_interval = 10;
   bool eval_only = false;
+  std::optional<std::string> export_to;
   // Text
   bool sample = false, kv_cache = true;
   std::string start;
@@ -42,6 +45,8 @@ struct GptSettings {
   int64_t threads = 0, seed = 1337;
   CheckpointSettings checkpoints;
   RankSettings ranks;
+  MemorySettings memory;
+  ProfileSettings measure;
 
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }

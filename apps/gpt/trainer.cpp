@@ -9,9 +9,11 @@
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/transfer.h"
 #include "tarn/optim/clip.h"
 
@@ -83,19 +85,26 @@ bool GptTrainer::fit() {
       return false;
     }
   }
+  if (profile_) profile_->finish();
   checkpoints_.finish();
   return true;
 }
 
 // Returns false if a signal came.
 bool GptTrainer::train_until(int64_t last) {
+  if (!profile_) {
+    profile_.emplace(s_.measure, gpt_, ranks_.main() ? run_ : nullptr, parse_dtype(s_.dtype));
+  }
   Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
                                                     static_cast<long long>(s_.max_iters)),
                                     .enabled = s_.progress && ranks_.main(),
                                     .leave = false});
   while (state_.step < last) {
     if (stop_requested()) return false;
-    const GptStepFigures f = train_step();
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    GptStepFigures f = train_step();
+    profile_->step_done();
+    f.mfu = profile_->mfu(f.milliseconds * 1e-3);
     bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
     bar.advance();
     if (f.step == 1 || f.step % s_.log_interval == 0) show(f);
@@ -107,9 +116,9 @@ bool GptTrainer::train_until(int64_t last) {
 }
 
 void GptTrainer::show(const GptStepFigures& f) {
-  run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s",
+  run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s, mfu %.2f%%",
                    static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
-                   f.milliseconds, f.tokens_per_second));
+                   f.milliseconds, f.tokens_per_second, 100 * f.mfu));
   record(history_, *run_, f);
 }
 
@@ -139,7 +148,14 @@ double GptTrainer::agree(double loss) {
 double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   std::optional<dist::DistributedDataParallel::NoSync> alone;
   if (ddp_ && !last) alone.emplace(ddp_->no_sync());
-  const Tensor part = loss(batch) * share;
+  Tensor part;
+  {
+    std::optional<RunProfile::Forward> counted;
+    if (profile_) counted.emplace(*profile_);
+    std::optional<SaveOnCpu> offload;
+    if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+    part = loss(batch) * share;
+  }
   scaler_.scale(part).backward();
   return part.item();
 }
@@ -163,9 +179,12 @@ GptStepFigures GptTrainer::train_step() {
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
-  scaler_.unscale_(*optimizer_);
-  f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
-                            : optim::grad_norm(gpt_.parameters());
+  if (s_.grad_clip > 0) {
+    f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
+  } else {
+    scaler_.unscale_(*optimizer_);
+    f.norm = optim::grad_norm(gpt_.parameters());
+  }
   scaler_.step(*optimizer_);
   scaler_.update();
   scheduler_->step();  // also where float16 skipped the step: the rate follows the step number
@@ -253,6 +272,18 @@ void GptTrainer::save() {
   store_values(c, state_);
   store_sizes(c, gpt_.options());
   checkpoints_.save(c);
+}
+
+void GptTrainer::try_steps() {
+  gpt_.train();
+  for (int i = 0; i < 2; ++i) train_step();
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string GptTrainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(seconds_ / static_cast<double>(steps_done_));
 }
 
 double GptTrainer::tokens_per_second() const {

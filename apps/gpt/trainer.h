@@ -10,6 +10,7 @@
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/common/run_dir.h"
+#include "tarn/apps/common/run_profile.h"
 #include "tarn/apps/gpt/checkpoint.h"
 #include "tarn/apps/gpt/corpus.h"
 #include "tarn/apps/gpt/report.h"
@@ -44,9 +45,15 @@ class GptTrainer {
   /// The same windows each time. None if a signal came before the end.
   std::optional<GptLosses> estimate();
 
+  /// Two steps with the --batch-size that the settings hold now, for --find-batch: the trainer and
+  /// its model are of no other use afterwards. Throws OutOfMemoryError.
+  void try_steps();
+
   const GptState& state() const { return state_; }
   const GptHistory& history() const { return history_; }
   double tokens_per_second() const;
+  /// "12.3 GFLOP/s, 34.5 % of the peak of 35.6", of all steps done here; "" before the first.
+  std::string rate_text() const;
 
  private:
   bool train_until(int64_t step);
@@ -78,6 +85,7 @@ class GptTrainer {
   GptHistory history_;
   double seconds_ = 0;  // spent in steps
   int64_t steps_done_ = 0;
+  std::optional<RunProfile> profile_;  // from the first step of fit()
 };
 
 }  // namespace tarn::apps

@@ -2,6 +2,7 @@
 //
 // Read on: settings (the flags), datasets, setup (network, optimizer, schedule), trainer (the
 // loop), evaluate, report (curves), checkpoint.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -104,6 +105,8 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   std::printf("\n%s after %s", complete ? "Done" : "Stopped and saved",
               clock_text(seconds).c_str());
   if (trainer.last_score()) std::printf(", %.0f images/s", trainer.images_per_second());
+  const std::string rate = trainer.rate_text();
+  if (!rate.empty()) std::printf(", %s", rate.c_str());
   const char* path = run.path().c_str();
   std::printf("\n  run folder  %s (plots/, metrics.jsonl, train.log, checkpoints/)\n", path);
   if (!history.epochs.empty()) {
@@ -121,7 +124,21 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   if (trainer.last_score()) print_score(*trainer.last_score());
 }
 
-int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
+// Tries batches of up to `most` images on a network that is thrown away.
+int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
+  const KeepRandom keep;
+  const ImageData data = open_data(s, true);
+  s.lr = 1e-12;  // a trial must not diverge
+  s.measure = {};
+  const auto net = make_model(s, data);
+  RunDir nowhere = RunDir::nowhere();
+  Trainer trainer(s, data, *net, nowhere);
+  most = std::min(most, s.limit > 0 ? std::min(s.limit, data.train->size()) : data.train->size());
+  return find_batch(s.memory, Device(s.device), most, quiet,
+                    [&](int64_t n) { trainer.try_steps(n); });
+}
+
+int train_once(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint;
   if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
@@ -161,6 +178,15 @@ int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   return 0;
 }
 
+int train(ResnetSettings& s, const Options& options, const Ranks& ranks) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (s.memory.find_batch) s.batch_size = search_batch(s, kMost, false);
+  if (ranks.size() > 1) return train_once(s, options, ranks);  // all would have to search together
+  return run_or_advise(
+      s.memory, Device(s.device), s.batch_size, [&] { return train_once(s, options, ranks); },
+      [&](int64_t most) { return search_batch(s, most, true); });
+}
+
 int run(int argc, char** argv) {
   ResnetSettings s;
   Options options("tarn-resnet", "Trains and tests ResNets on images.");
@@ -169,19 +195,19 @@ int run(int argc, char** argv) {
   if (s.resume) {
     inherit_flags(options, *s.resume,
                   {"--resume", "--weights", "--start-epoch", "--output-dir", "--name",
-                   "--test-only", "--progress"});
+                   "--test-only", "--progress", "--find-batch", "--profile", "--memory-report"});
   }
   check_settings(s);
-  const Ranks ranks = Ranks::join(s.ranks);
+  const Ranks ranks = Ranks::join(s.ranks, s.device);
+  check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = ranks.restarted_run();
   if (!before.empty() && !s.test_only) {
     s.resume = before;
     s.weights.reset();
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
+  apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));

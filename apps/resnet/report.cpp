@@ -74,7 +74,8 @@ void record(History& history, RunDir& run, const StepFigures& f) {
                  .add("loss", f.loss)
                  .add("acc", f.accuracy)
                  .add("lr", f.lr)
-                 .add("img_s", f.images_per_second));
+                 .add("img_s", f.images_per_second)
+                 .add("mfu", f.mfu));
 }
 
 void record(History& history, RunDir& run, const EpochFigures& f) {

@@ -2,7 +2,8 @@
 // terminal.
 //
 // metrics.jsonl has two kinds of lines, told apart by their keys:
-//   {"step": 20, "epoch": 0.043, "loss": 1.93, "acc": 31.2, "lr": 0.0041, "img_s": 2310}
+//   {"step": 20, "epoch": 0.043, "loss": 1.93, "acc": 31.2, "lr": 0.0041, "img_s": 2310,
+//    "mfu": 0.31}
 //   {"step": 468, "epoch": 1, "train_loss": .., "train_acc": .., "test_loss": .., "test_acc": ..,
 //   ..}
 #pragma once
@@ -20,6 +21,7 @@ struct StepFigures {
   int64_t step = 0;  ///< counted from 1
   double epoch = 0;  ///< steps divided by the steps of an epoch
   double loss = 0, accuracy = 0, lr = 0, images_per_second = 0;
+  double mfu = 0;  ///< share of the machine's peak that the model's operations reached
 };
 
 /// One epoch's figures.

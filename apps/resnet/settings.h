@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -45,6 +47,8 @@ struct ResnetSettings {
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
   CheckpointSettings checkpoints;
+  MemorySettings memory;
+  ProfileSettings measure;
   // Ranks
   RankSettings ranks;
   bool sync_bn = false;

@@ -7,7 +7,10 @@
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
+#include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/sync_batch_norm.h"
@@ -100,6 +103,7 @@ bool Trainer::fit() {
     }
     finish_epoch();
   }
+  if (profile_) profile_->finish();
   checkpoints_.finish();
   return true;
 }
@@ -120,12 +124,17 @@ bool Trainer::train_and_test() {
 
 // Goes through the batches that are left of the epoch. Returns false if a signal came.
 bool Trainer::train_epoch() {
+  if (!profile_) {
+    profile_.emplace(s_.measure, net_, ranks_.main() ? &run_ : nullptr,
+                     s_.amp ? parse_dtype(s_.amp_dtype) : DType::kF32);
+  }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
   Progress bar(loader_.examples() * ranks_.size(),
                {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
+  meters.add("mfu", MeterStyle::kPercent);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
@@ -134,9 +143,14 @@ bool Trainer::train_epoch() {
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
     }
-    const Step step = train_step(batch);
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    const Step step = train_step(batch, part());
+    profile_->step_done();
     count(step);
     meters.step_done(step.images);
+    meters.update("mfu", 100 * profile_->mfu(meters.step_time().value()));
+    step_seconds_ += meters.step_time().value();
+    ++steps_done_;
     meters.update("lr", step.lr);
     meters.update("loss", step.loss, step.images);
     meters.add("acc1", MeterStyle::kPercent);
@@ -176,36 +190,67 @@ int64_t Trainer::updates_per_epoch() const {
   return (loader_.size() + n - 1) / n;
 }
 
-// Batches whose gradients make the step that the next batch belongs to; at the end of an epoch
-// there may be fewer.
-int64_t Trainer::step_batches() const {
-  const int64_t n = s_.gradient_accumulation_steps, first = state_.batch - state_.batch % n;
-  return std::min(n, loader_.size() - first);
-}
-
 // No gradients wait for a further batch: the state can be saved.
 bool Trainer::step_complete() const {
   return state_.batch % s_.gradient_accumulation_steps == 0 || state_.batch == loader_.size();
 }
 
-Trainer::Step Trainer::train_step(const data::Batch& batch) {
+// The next batch's. At the end of an epoch a step may have fewer batches.
+Trainer::Part Trainer::part() const {
+  const int64_t n = s_.gradient_accumulation_steps, at = state_.batch % n;
+  const int64_t batches = std::min(n, loader_.size() - (state_.batch - at));
+  return {.first = at == 0, .last = at + 1 == batches, .batches = batches};
+}
+
+Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& logits) {
+  std::optional<RunProfile::Forward> counted;
+  if (profile_) counted.emplace(*profile_);
+  std::optional<SaveOnCpu> offload;
+  if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+  const AutocastGuard autocast = autocast_for(s_);
+  logits = net_(to_async(batch.input, Device(s_.device)));
+  return cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
+}
+
+void Trainer::try_steps(int64_t batch) {
+  net_.train();
+  const int64_t first[] = {0};
+  const Shape one = data_.train->batch(first, {}).input.sizes();
+  TARN_CHECK_AS(FileError, one.dim() == 4, "--find-batch: the first image cannot be read");
+  const data::Batch images{
+      .input = zeros({batch, one[1], one[2], one[3]}, {.format = MemoryFormat::kChannelsLast}),
+      .target = zeros({batch}, {.dtype = DType::kI64}),
+      .skipped = {}};
+  std::vector<Tensor> ahead;  // as much as the loader prepares meanwhile, on the host
+  const int64_t prepared = s_.workers > 0 ? 2 * s_.workers + 1 : 0;
+  for (int64_t i = 0; i < prepared; ++i) ahead.push_back(empty_like(images.input));
+  const int64_t batches = std::min<int64_t>(s_.gradient_accumulation_steps, 2);
+  for (int64_t i = 0; i < 2 * batches; ++i) {
+    const int64_t at = i % batches;
+    train_step(images, {.first = at == 0, .last = at + 1 == batches, .batches = batches});
+  }
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string Trainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(step_seconds_ / static_cast<double>(steps_done_));
+}
+
+Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   const Device device(s_.device);
   const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
-  if (step_complete()) optimizer_->zero_grad();
-  const int64_t batches = step_batches();
-  const bool last = state_.batch % s_.gradient_accumulation_steps + 1 == batches;
+  if (part.first) optimizer_->zero_grad();
   std::optional<dist::DistributedDataParallel::NoSync> alone;
-  if (ddp_ && !last) alone.emplace(ddp_->no_sync());
-  Tensor logits, loss;
-  {
-    const AutocastGuard autocast = autocast_for(s_);
-    logits = net_(to_async(batch.input, device));
-    loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
-  }
-  scaler_.scale(batches == 1 ? loss : loss / static_cast<double>(batches)).backward();
-  if (last) update();
+  if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
+  Tensor logits;
+  const Tensor loss = forward(batch, target, logits);
+  const double share = 1.0 / static_cast<double>(part.batches);
+  scaler_.scale(part.batches == 1 ? loss : loss * share).backward();
+  if (part.last) update();
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
@@ -257,7 +302,8 @@ void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) 
                   .loss = step.loss,
                   .accuracy = percent(step.right, step.images),
                   .lr = step.lr,
-                  .images_per_second = meters["img/s"].mean()});
+                  .images_per_second = meters["img/s"].mean(),
+                  .mfu = meters["mfu"].mean() / 100});
 }
 
 // Scores the weights, or their running mean where there is one.
