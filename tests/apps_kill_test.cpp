@@ -190,7 +190,7 @@ TEST_F(Kill, two_ranks_of_gpt) {
                               {"model", "optim", "scaler"});
 }
 
-TEST_F(Kill, resnet_with_workers_float16_and_a_mean_of_weights) {
+TEST_F(Kill, resnet_with_accumulation_float16_workers_and_a_mean_of_weights) {
   write_mnist(folder, "data", 96, 16);
   const auto start = [&](const std::string& name) {
     return Arguments{"--data-path",
@@ -216,13 +216,15 @@ TEST_F(Kill, resnet_with_workers_float16_and_a_mean_of_weights) {
                      "float16",
                      "--clip-grad-norm",
                      "1",
+                     "--gradient-accumulation-steps",
+                     "2",
                      "--model-ema",
                      "--model-ema-steps",
                      "2",
                      "--print-freq",
                      "1",
                      "--save-interval",
-                     "2",
+                     "1",
                      "--async-save"};
   };
   expect_kills_change_nothing({kBin + "tarn-resnet", start, {"--resume"}},

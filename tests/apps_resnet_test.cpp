@@ -134,6 +134,8 @@ TEST_F(Resnet, every_flag_works) {
                                "0.9",
                                "--model-ema-steps",
                                "2",
+                               "--gradient-accumulation-steps",
+                               "2",
                                "--keep-last",
                                "1",
                                "--save-interval",

@@ -8,6 +8,7 @@
 
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/trainer.h"
+#include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/serialize.h"
@@ -55,6 +56,44 @@ TEST(resnet_trainer, a_run_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same
   s.model_ema = true;
   s.scheduler = "cosineannealinglr";
   expect_resume_is_exact(s, 19, 2);
+}
+
+TEST(resnet_trainer, the_gradients_of_several_batches_make_one_step) {
+  const TempFolder folder;
+  ImageData data = pictures(16, 8);
+  ResnetSettings s = quick();
+  s.epochs = 1;
+  s.gradient_accumulation_steps = 2;
+  s.weight_decay = 0;
+  OneRun run(s, data, folder.str());
+  ASSERT_TRUE(run.trainer->fit());
+  EXPECT_EQ(run.trainer->state().step, 2);
+  EXPECT_EQ(run.trainer->state().updates, 1);
+  // By hand: the mean over both batches. After one step the momenta are the gradients.
+  manual_seed(1);
+  const auto net = make_model(s, data);
+  const data::DataLoader loader(*data.train,
+                                std::make_unique<data::DistributedSampler>(
+                                    16, data::DistributedOptions{.drop_last = true, .seed = 1}),
+                                {.batch_size = 8, .drop_last = true, .seed = 1});
+  for (const data::Batch& batch : loader.epoch(0)) {
+    (cross_entropy((*net)(batch.input), batch.target) / 2.0).backward();
+  }
+  const Checkpoint c = load_newest_checkpoint(run.run.path().string());
+  const auto params = net->parameters();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& momentum = c.dict("optim").at("state." + std::to_string(i) + ".momentum_buffer");
+    EXPECT_EQ(momentum.to_vector<float>(), params[i].grad().to_vector<float>()) << i;
+  }
+}
+
+TEST(resnet_trainer, a_signal_waits_for_the_end_of_a_step) {
+  ResnetSettings s = quick();
+  s.gradient_accumulation_steps = 2;  // steps of batches 0 and 1, 2 and 3, 4 alone
+  s.clip_grad_norm = 1;
+  expect_resume_is_exact(s, 11, 2);  // in batch 1
+  expect_resume_is_exact(s, 19, 2);  // in batch 2, which is not begun
+  expect_resume_is_exact(s, 27, 4);
 }
 
 TEST(resnet_trainer, a_signal_while_testing_leaves_the_epoch_to_the_run_that_goes_on) {

@@ -118,12 +118,10 @@ TEST_F(RunDirTest, a_run_hands_its_flags_on_but_what_is_given_stays) {
             std::string::npos);
 }
 
-TEST_F(RunDirTest, paths_for_plots_and_checkpoints_have_their_folder) {
+TEST_F(RunDirTest, paths_for_plots_have_their_folder) {
   const RunDir run = RunDir::create(folder, "r");
   EXPECT_EQ(run.plot("loss.svg"), folder / "r/plots/loss.svg");
-  EXPECT_EQ(run.checkpoint("last"), folder / "r/checkpoints/last");
   EXPECT_TRUE(fs::is_directory(folder / "r/plots"));
-  EXPECT_TRUE(fs::is_directory(folder / "r/checkpoints"));
 }
 
 TEST_F(RunDirTest, an_earlier_run_goes_on_where_it_was) {

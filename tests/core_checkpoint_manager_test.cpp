@@ -221,7 +221,7 @@ std::optional<bool> save_killed_after(const std::string& folder, int n) {
 }
 
 TEST(CheckpointManager, a_kill_at_any_system_call_leaves_a_whole_one) {
-  const TempFolder prepared;
+  const TempFolder prepared(test::memory_folder());
   {
     CheckpointManager m(prepared.str(), {.keep_last = 2});
     m.save(at(1));
@@ -230,7 +230,7 @@ TEST(CheckpointManager, a_kill_at_any_system_call_leaves_a_whole_one) {
   bool seen_2 = false, seen_3 = false;
   int calls = 1;
   for (;; ++calls) {
-    const TempFolder folder;
+    const TempFolder folder(test::memory_folder());
     fs::copy(prepared.str(), folder.str(),
              fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     const auto killed = save_killed_after(folder.str(), calls);

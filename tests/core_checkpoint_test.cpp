@@ -107,7 +107,7 @@ TEST(Checkpoint, only_what_is_asked_for_is_read) {
 }
 
 TEST(Checkpoint, every_flipped_bit_is_found) {
-  const TempFolder folder;
+  const TempFolder folder(test::memory_folder());
   save_checkpoint(folder / "c", small());
   int64_t flips = 0;
   for (const char* file : {"model.safetensors", "optim.safetensors", "manifest.json"}) {
@@ -128,7 +128,7 @@ TEST(Checkpoint, every_flipped_bit_is_found) {
 }
 
 TEST(Checkpoint, files_of_another_length_and_missing_ones_are_named) {
-  const TempFolder folder;
+  const TempFolder folder(test::memory_folder());
   save_checkpoint(folder / "c", small());
   for (const char* file : {"model.safetensors", "manifest.json"}) {
     const std::string whole = slurp(folder / "c/" + file);

@@ -133,11 +133,6 @@ std::filesystem::path RunDir::plot(const std::string& file) const {
   return path_ / "plots" / file;
 }
 
-std::filesystem::path RunDir::checkpoint(const std::string& name) const {
-  make_folder(path_ / "checkpoints");
-  return path_ / "checkpoints" / name;
-}
-
 void RunDir::write_config(const Options& options, int64_t threads, const JsonObject& extra) const {
   JsonObject config;
   config.add("program", options.program()).add("command", options.command_line());

@@ -42,6 +42,10 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Training");
   options.add("--epochs", &s.epochs, "passes over the training images").at_least(1);
   options.add("--start-epoch", &s.start_epoch, "start as if so many epochs were done").at_least(0);
+  options
+      .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
+           "batches whose gradients make one step")
+      .at_least(1);
   options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
   options

@@ -26,7 +26,7 @@ struct ResnetSettings {
   bool zero_init_residual = false;
   std::optional<std::string> weights;
   // Training
-  int64_t epochs = 7, start_epoch = 0;
+  int64_t epochs = 7, start_epoch = 0, gradient_accumulation_steps = 1;
   std::string optimizer = "sgd";
   double lr = 0.1, momentum = 0.9, weight_decay = 1e-4;
   std::optional<double> norm_weight_decay;

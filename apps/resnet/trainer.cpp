@@ -62,12 +62,13 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       scaler_(make_scaler(s)),
       ema_(make_ema(s, net)),
       checkpoints_(run.path().string(), s.checkpoints, ranks) {
-  scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
+  scheduler_ =
+      std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, updates_per_epoch()));
   state_.model = s.model;
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
-  state_.updates = state_.step;
+  state_.updates = s.start_epoch * updates_per_epoch();
   scheduler_->set_step(state_.updates);
 }
 
@@ -115,7 +116,7 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const FileError& e) {
-    if (!checkpoints_.save_alone(checkpoint())) throw;
+    if (!step_complete() || !checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -137,13 +138,13 @@ bool Trainer::train_epoch() {
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
-    if (stop_requested()) return false;
+    if (step_complete() && stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
     }
     const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
-    const Step step = train_step(batch);
+    const Step step = train_step(batch, part());
     profile_->step_done();
     count(step);
     meters.step_done(step.images);
@@ -156,7 +157,8 @@ bool Trainer::train_epoch() {
     meters.update("acc1", percent(step.right, step.images), step.images);
     show(step, meters, bar);
     checkpoints_.check();
-    if (checkpoints_.due(state_.step) && state_.batch < loader_.size()) save();
+    const bool due = checkpoints_.due(state_.step / s_.gradient_accumulation_steps);
+    if (due && step_complete() && state_.batch < loader_.size()) save();
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
@@ -183,6 +185,23 @@ void Trainer::agree(Step& step) {
   stop_ = sums[3] > 0;
 }
 
+int64_t Trainer::updates_per_epoch() const {
+  const int64_t n = s_.gradient_accumulation_steps;
+  return (loader_.size() + n - 1) / n;
+}
+
+// No gradients wait for a further batch: the state can be saved.
+bool Trainer::step_complete() const {
+  return state_.batch % s_.gradient_accumulation_steps == 0 || state_.batch == loader_.size();
+}
+
+// The next batch's. At the end of an epoch a step may have fewer batches.
+Trainer::Part Trainer::part() const {
+  const int64_t n = s_.gradient_accumulation_steps, at = state_.batch % n;
+  const int64_t batches = std::min(n, loader_.size() - (state_.batch - at));
+  return {.first = at == 0, .last = at + 1 == batches, .batches = batches};
+}
+
 Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& logits) {
   std::optional<RunProfile::Forward> counted;
   if (profile_) counted.emplace(*profile_);
@@ -205,7 +224,11 @@ void Trainer::try_steps(int64_t batch) {
   std::vector<Tensor> ahead;  // as much as the loader prepares meanwhile, on the host
   const int64_t prepared = s_.workers > 0 ? 2 * s_.workers + 1 : 0;
   for (int64_t i = 0; i < prepared; ++i) ahead.push_back(empty_like(images.input));
-  for (int i = 0; i < 2; ++i) train_step(images);
+  const int64_t batches = std::min<int64_t>(s_.gradient_accumulation_steps, 2);
+  for (int64_t i = 0; i < 2 * batches; ++i) {
+    const int64_t at = i % batches;
+    train_step(images, {.first = at == 0, .last = at + 1 == batches, .batches = batches});
+  }
   optimizer_->zero_grad();
   TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
 }
@@ -215,15 +238,19 @@ std::string Trainer::rate_text() const {
   return profile_->rate_text(step_seconds_ / static_cast<double>(steps_done_));
 }
 
-Trainer::Step Trainer::train_step(const data::Batch& batch) {
+Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   const Device device(s_.device);
   const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
-  optimizer_->zero_grad();
+  if (part.first) optimizer_->zero_grad();
+  std::optional<dist::DistributedDataParallel::NoSync> alone;
+  if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
   Tensor logits;
   const Tensor loss = forward(batch, target, logits);
-  update(loss);
+  const double share = 1.0 / static_cast<double>(part.batches);
+  scaler_.scale(part.batches == 1 ? loss : loss * share).backward();
+  if (part.last) update();
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
@@ -234,10 +261,9 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
   return step;
 }
 
-// Backward and step. Gradients that overflow under loss scaling cost the step, and then neither
-// the schedule nor the running mean moves.
-void Trainer::update(const Tensor& loss) {
-  scaler_.scale(loss).backward();
+// Gradients that overflow under loss scaling cost the step, and then neither the schedule nor the
+// running mean moves.
+void Trainer::update() {
   if (s_.clip_grad_norm > 0) {
     scaler_.unscale_(*optimizer_);
     optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,

@@ -63,11 +63,20 @@ class Trainer {
     int64_t images = 0, right = 0;
   };
 
+  /// Where a batch stands among those whose gradients make one step.
+  struct Part {
+    bool first = true, last = true;
+    int64_t batches = 1;
+  };
+
   bool train_and_test();
   bool train_epoch();
-  Step train_step(const data::Batch& batch);
+  Step train_step(const data::Batch& batch, const Part& part);
+  int64_t updates_per_epoch() const;
+  bool step_complete() const;
+  Part part() const;
   Tensor forward(const data::Batch& batch, const Tensor& target, Tensor& logits);
-  void update(const Tensor& loss);
+  void update();
   void agree(Step& step);
   bool stop_requested();
   void count(const Step& step);
