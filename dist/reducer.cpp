@@ -84,6 +84,7 @@ void Reducer::build(const std::vector<size_t>& order) {
     params_[i].bucket = at->bucket;
     buckets_[at->bucket].params.push_back(i);
   }
+  const MemoryTagGuard tag(MemoryTag::kGradients);  // .grad of the parameters will lie there
   for (Bucket& b : buckets_) {
     int64_t numel = 0;
     for (size_t i : b.params) numel += params_[i].tensor.numel();
@@ -186,6 +187,7 @@ void Reducer::launch_ready() {
 }
 
 void Reducer::launch(Bucket& b, bool last) {
+  const MemoryTagGuard tag(MemoryTag::kCommunication);
   GradBucket bucket{b.flat, static_cast<int>(&b - buckets_.data()), last, {}};
   for (size_t i : b.params) bucket.params.push_back(params_[i].tensor);
   b.sent_at = seconds_between(start_, Clock::now());

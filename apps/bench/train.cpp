@@ -4,24 +4,26 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include <sys/resource.h>
 
-#include "tarn/apps/bench/op_times.h"
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/allocator.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/profiler.h"
 #include "tarn/core/random.h"
 #include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/models/gpt.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/nn/models/resnet.h"
+#include "tarn/optim/adam.h"
 #include "tarn/optim/sgd.h"
 
 namespace tarn::bench {
@@ -53,15 +55,36 @@ TrainWork make_resnet(const TrainSettings& s) {
   return w;
 }
 
+bool is_gpt(const TrainSettings& s) {
+  return s.model == "gpt" || s.model == "gpt2";
+}
+
 TrainWork make_gpt(const TrainSettings& s) {
-  const nn::models::GptOptions o{
-      .vocab = 65, .block = 256, .layers = 6, .heads = 6, .size = 384, .bias = false};
+  nn::models::GptOptions o = nn::models::gpt_options("gpt2");
+  if (s.model == "gpt") o = {.vocab = 65, .block = s.block, .layers = 6, .heads = 6, .size = 384};
+  TARN_CHECK(s.block <= o.block, "bench: --block of ", s.model, " is at most ", o.block, "; got ",
+             s.block);
   TrainWork w;
   w.net = std::make_unique<nn::models::Gpt>(o);
-  w.x = randint(0, o.vocab, {s.batch, o.block});
-  w.y = randint(0, o.vocab, {s.batch, o.block});
-  w.name = "gpt-6x384-t256-b" + std::to_string(s.batch);
+  w.x = randint(0, o.vocab, {s.batch, s.block});
+  w.y = randint(0, o.vocab, {s.batch, s.block});
+  w.name = s.model + "-" + std::to_string(s.batch) + "x" + std::to_string(s.block);
   return w;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const TrainWork& w) {
+  if (is_gpt(s)) {
+    return std::make_unique<optim::AdamW>(
+        w.net->parameters(),
+        optim::AdamWOptions{.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  }
+  return std::make_unique<optim::SGD>(w.net->parameters(),
+                                      optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
+}
+
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
+  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
+  return cross_entropy(net(x), y);
 }
 
 double peak_rss_mib() {
@@ -93,15 +116,14 @@ class Steps {
       replicas_ = std::make_unique<dist::DataParallel>(
           *work_.net, devices_, [&] { return std::move(make_work(one).net); });
     }
-    sgd_ = std::make_unique<optim::SGD>(work_.net->parameters(),
-                                        optim::SGDOptions{.lr = 0.01, .momentum = work_.momentum});
+    optimizer_ = make_optimizer(s, work_);
   }
 
   Tensor run() {
-    sgd_->zero_grad();
+    optimizer_->zero_grad();
     const Tensor loss = forward();
     loss.backward();
-    sgd_->step();
+    optimizer_->step();
     return loss;
   }
   void finish() const { synchronize(device_); }
@@ -129,10 +151,10 @@ class Steps {
  private:
   Tensor forward() {
     const AutocastGuard autocast(device_.type, DType::kBF16, bf16_);
-    if (!replicas_) return class_loss((*work_.net)(work_.x), work_.y);
+    if (!replicas_) return class_loss(*work_.net, work_.x, work_.y);
     return replicas_->mean_of(
         [](nn::Module& net, std::span<const Tensor> part) {
-          return class_loss(net(part[0]), part[1]);
+          return class_loss(net, part[0], part[1]);
         },
         {work_.x, work_.y});
   }
@@ -143,17 +165,14 @@ class Steps {
   std::vector<Device> devices_;  // of the replicas
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
   std::unique_ptr<dist::DataParallel> replicas_;
-  std::unique_ptr<optim::SGD> sgd_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
 };
 
 }  // namespace
 
 TrainWork make_work(const TrainSettings& s) {
-  return s.model == "mlp" ? make_mlp(s) : s.model == "gpt" ? make_gpt(s) : make_resnet(s);
-}
-
-Tensor class_loss(const Tensor& logits, const Tensor& target) {
-  return cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}));
+  if (s.model == "mlp") return make_mlp(s);
+  return is_gpt(s) ? make_gpt(s) : make_resnet(s);
 }
 
 TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
@@ -167,8 +186,8 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   for (int i = 0; i < (small ? 200 : 3); ++i) last = step.run().item();
   TARN_CHECK(std::isfinite(last) && last < first,
              "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
-  std::unique_ptr<OpTimes> profile;
-  if (s.profile) profile = std::make_unique<OpTimes>();
+  std::optional<Profiler> profiler;
+  if (s.profile) profiler.emplace(ProfilerOptions{.synchronize = Device(s.device).is_cuda()});
   std::vector<double> times, comm, exposed;
   const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
   for (int64_t i = 0; i < steps; ++i) {
@@ -176,11 +195,15 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
     step.run();
     step.finish();
     times.push_back(now_s() - start);
+    if (profiler) profiler->step();
     const auto [travelled, waited] = step.communication();
     comm.push_back(travelled);
     exposed.push_back(waited);
   }
-  if (profile) profile->print(steps);
+  if (profiler) {
+    profiler->stop();
+    std::fputs(profiler->table().c_str(), stdout);
+  }
   TrainResult r{.name = step.name(), .median_s = median(times)};
   r.best_s = *std::min_element(times.begin(), times.end());
   r.items_per_s = static_cast<double>(all.batch) / r.median_s;

@@ -156,4 +156,9 @@ void RunDir::log(std::string_view line) {
   log_.append(time_text("%Y-%m-%d %H:%M:%S  ") + std::string(line));
 }
 
+void RunDir::sync() {
+  metrics_.sync();
+  log_.sync();
+}
+
 }  // namespace tarn::apps

@@ -54,6 +54,8 @@ class RunDir {
   void metric(const JsonObject& record);
   /// Adds a line to train.log, with the time in front.
   void log(std::string_view line);
+  /// Both survive a power cut: before a checkpoint counts on them.
+  void sync();
 
  private:
   explicit RunDir(std::filesystem::path path);

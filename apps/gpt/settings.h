@@ -4,8 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -29,6 +32,7 @@ struct GptSettings {
   // Evaluation
   int64_t eval_interval = 250, eval_iters = 20, log_interval = 10;
   bool eval_only = false;
+  std::optional<std::string> export_to;
   // Text
   bool sample = false, kv_cache = true;
   std::string start;
@@ -39,7 +43,10 @@ struct GptSettings {
   std::optional<std::string> resume;
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
+  CheckpointSettings checkpoints;
   RankSettings ranks;
+  MemorySettings memory;
+  ProfileSettings measure;
 
   /// A learning rate after --lr-base-size.
   double rate(double lr) const {

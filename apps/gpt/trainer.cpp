@@ -10,9 +10,11 @@
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/transfer.h"
 #include "tarn/optim/clip.h"
 
@@ -65,13 +67,14 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       ddp_(make_ddp(s, gpt, ranks)),
       replicas_(make_replicas(s, gpt)),
       optimizer_(make_optimizer(s, gpt)),
-      scaler_({.enabled = s.dtype == "float16"}) {
+      scaler_({.enabled = s.dtype == "float16"}),
+      checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
   if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
 }
 
-void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
-  const nn::models::GptOptions &was = c.options, &is = gpt_.options();
+void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
+  const nn::models::GptOptions was = restore_sizes(c), &is = gpt_.options();
   const auto text = [](const nn::models::GptOptions& o) {
     return format("%lld layers, %lld heads, width %lld, block %lld, vocabulary %lld%s",
                   static_cast<long long>(o.layers), static_cast<long long>(o.heads),
@@ -80,12 +83,10 @@ void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
   };
   TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
              text(was), "; these flags and data make one of ", text(is));
-  gpt_.load_state_dict(c.model);
-  optimizer_->load_state_dict(c.optimizer);
-  if (scaler_.enabled() && !c.scaler.empty()) scaler_.load_state_dict(c.scaler);
-  state_ = c.state;
+  restore(c, {gpt_, *optimizer_, scaler_});
+  restore_values(c, state_);
   scheduler_->set_step(state_.step);
-  default_generator().set_state(state_.random);
+  checkpoints_.resumed(state_.step);
   history_ = std::move(history);
   run_->log("resumed after step " + std::to_string(state_.step));
 }
@@ -96,34 +97,50 @@ bool GptTrainer::fit() {
   while (true) {
     const bool due = state_.step % s_.eval_interval == 0 || state_.step >= s_.max_iters;
     const bool done = !due || state_.evaluated_step == state_.step || evaluate();
-    if (done && state_.step >= s_.max_iters) return true;
+    if (done && state_.step >= s_.max_iters) break;
     const int64_t next = (state_.step / s_.eval_interval + 1) * s_.eval_interval;
     if (!done || !train_until(std::min(next, s_.max_iters))) {
-      save("last");
+      save();
+      checkpoints_.finish();
       run_->log("interrupted; state saved");
       return false;
     }
   }
+  if (profile_) profile_->finish();
+  checkpoints_.finish();
+  return true;
 }
 
 // Returns false if a signal came.
 bool GptTrainer::train_until(int64_t last) {
+  if (!profile_) {
+    profile_.emplace(s_.measure, gpt_, ranks_.main() ? run_ : nullptr, parse_dtype(s_.dtype));
+  }
   Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
                                                     static_cast<long long>(s_.max_iters)),
                                     .enabled = s_.progress && ranks_.main(),
                                     .leave = false});
   while (state_.step < last) {
     if (stop_requested()) return false;
-    const GptStepFigures f = train_step();
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    GptStepFigures f = train_step();
+    profile_->step_done();
+    f.mfu = profile_->mfu(f.milliseconds * 1e-3);
     bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
     bar.advance();
-    if (f.step != 1 && f.step % s_.log_interval != 0) continue;
-    run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s",
-                     static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
-                     f.milliseconds, f.tokens_per_second));
-    record(history_, *run_, f);
+    if (f.step == 1 || f.step % s_.log_interval == 0) show(f);
+    checkpoints_.check();
+    if (checkpoints_.due(f.step) && f.step < last)
+      save();  // at the last there is an estimate first
   }
   return true;
+}
+
+void GptTrainer::show(const GptStepFigures& f) {
+  run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s, mfu %.2f%%",
+                   static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
+                   f.milliseconds, f.tokens_per_second, 100 * f.mfu));
+  record(history_, *run_, f);
 }
 
 // The mean over the tokens of a batch, for training and for estimates.
@@ -175,7 +192,14 @@ std::pair<int64_t, int64_t> GptTrainer::own_rows() const {
 double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   std::optional<dist::DistributedDataParallel::NoSync> alone;
   if (ddp_ && !last) alone.emplace(ddp_->no_sync());
-  const Tensor part = loss(batch) * share;
+  Tensor part;
+  {
+    std::optional<RunProfile::Forward> counted;
+    if (profile_) counted.emplace(*profile_);
+    std::optional<SaveOnCpu> offload;
+    if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+    part = loss(batch) * share;
+  }
   scaler_.scale(part).backward();
   return part.item();
 }
@@ -199,9 +223,12 @@ GptStepFigures GptTrainer::train_step() {
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
-  scaler_.unscale_(*optimizer_);
-  f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
-                            : optim::grad_norm(gpt_.parameters());
+  if (s_.grad_clip > 0) {
+    f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
+  } else {
+    scaler_.unscale_(*optimizer_);
+    f.norm = optim::grad_norm(gpt_.parameters());
+  }
   scaler_.step(*optimizer_);
   scaler_.update();
   scheduler_->step();  // also where float16 skipped the step: the rate follows the step number
@@ -219,6 +246,7 @@ bool GptTrainer::evaluate() {
   const std::optional<GptLosses> losses = estimate();
   if (!losses) return false;
   const bool best = losses->val < state_.best_val_loss;
+  if (best && state_.step > 0) state_.best_step = state_.step;  // an untrained one is not kept
   const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
                                   static_cast<long long>(state_.step), losses->train, losses->val);
   if (ranks_.main()) std::printf("%s\n", line.c_str());
@@ -229,8 +257,7 @@ bool GptTrainer::evaluate() {
   state_.evaluated_step = state_.step;
   show_text();
   std::fflush(stdout);
-  save("last");
-  if (best && state_.step > 0) save("best");
+  save();
   if (ranks_.main()) save_plots(history_, *run_);
   return true;
 }
@@ -282,14 +309,25 @@ void GptTrainer::show_text() {
   std::printf("%s\n", indented.c_str());
 }
 
-void GptTrainer::save(const char* name) {
-  if (!ranks_.main()) return;
-  state_.random = default_generator().state();
-  save_checkpoint(run_->checkpoint(name), {.model = gpt_.state_dict(),
-                                           .optimizer = optimizer_->state_dict(),
-                                           .scaler = scaler_.state_dict(),
-                                           .state = state_,
-                                           .options = gpt_.options()});
+void GptTrainer::save() {
+  run_->sync();
+  Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
+  store(c, {gpt_, *optimizer_, scaler_});
+  store_values(c, state_);
+  store_sizes(c, gpt_.options());
+  checkpoints_.save(c);
+}
+
+void GptTrainer::try_steps() {
+  gpt_.train();
+  for (int i = 0; i < 2; ++i) train_step();
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string GptTrainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(seconds_ / static_cast<double>(steps_done_));
 }
 
 double GptTrainer::tokens_per_second() const {

@@ -77,8 +77,10 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
   options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
   options.add("--model-ema", &s.model_ema, "keep a running mean of the weights, and test that");
-  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
+  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays at an update")
       .range(0, 1);
+  options.add("--model-ema-steps", &s.model_ema_steps, "steps between updates of the mean")
+      .at_least(1);
 
   options.add("--amp", &s.amp,
               "mixed precision: products in --amp-dtype, weights and their gradients in float32");
@@ -94,7 +96,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Run");
   options
       .add("--device", &s.device,
-           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu; of several "
+           "ranks each takes a GPU of its own")
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products and convolutions with inputs rounded to 10 bits, faster");
@@ -109,6 +112,7 @@ void declare_flags(Options& options, ResnetSettings& s) {
           "go on in this run folder; flags not given are those of the run, and with the same flags "
           "the result is the one of a run that was never stopped")
       .value_name("RUN");
+  declare_checkpoint_flags(options, s.checkpoints);
   options.add("--test-only", &s.test_only,
               "only evaluate: --weights FILE, or the best checkpoint of --resume RUN");
   options.add("--seed", &s.seed, "of initialisation, order and augmentation").at_least(0);
@@ -119,6 +123,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
 
   declare_rank_flags(options, s.ranks);
   options.add("--sync-bn", &s.sync_bn, "batch norm over the batches of all ranks");
+  declare_memory_flags(options, s.memory);
+  declare_profile_flags(options, s.measure);
 
   options.epilog(
       "Examples:\n"

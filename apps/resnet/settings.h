@@ -5,8 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -36,6 +39,7 @@ struct ResnetSettings {
   double warmup_decay = 0.01, gamma = 0.1, lr_min = 0;
   bool model_ema = false;
   double model_ema_decay = 0.998;
+  int64_t model_ema_steps = 1;
   bool amp = false, grad_checkpoint = false;
   std::string amp_dtype = "bfloat16";
   // Run
@@ -43,6 +47,9 @@ struct ResnetSettings {
   std::optional<std::string> resume;
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
+  CheckpointSettings checkpoints;
+  MemorySettings memory;
+  ProfileSettings measure;
   // Ranks
   RankSettings ranks;
   bool sync_bn = false;

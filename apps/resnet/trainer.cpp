@@ -7,7 +7,10 @@
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
+#include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/sync_batch_norm.h"
@@ -67,8 +70,10 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       replicas_(make_replicas(s, data, net)),
       optimizer_(make_optimizer(s, net)),
       scaler_(make_scaler(s)),
-      ema_(make_ema(s, net)) {
+      ema_(make_ema(s, net)),
+      checkpoints_(run.path().string(), s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
+  state_.model = s.model;
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
@@ -78,18 +83,18 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
 
 void Trainer::resume(const Checkpoint& c, History history) {
   const std::string at = "resume: " + run_.path().string();
-  TARN_CHECK(c.model_name == s_.model, at, " trains a ", c.model_name, ", not a ", s_.model,
-             "; pass --model ", c.model_name, " or leave --model out");
-  TARN_CHECK(c.state.epoch_batches == loader_.size(), at, " has ", c.state.epoch_batches,
+  TrainState was;
+  restore_values(c, was);
+  TARN_CHECK(was.model == s_.model, at, " trains a ", was.model, ", not a ", s_.model,
+             "; pass --model ", was.model, " or leave --model out");
+  TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  net_.load_state_dict(c.model);
-  optimizer_->load_state_dict(c.optimizer);
-  if (ema_ && !c.ema.empty()) ema_->load_state_dict(c.ema);
-  if (!c.scaler.empty()) scaler_.load_state_dict(c.scaler);
-  state_ = c.state;
+  restore(c, {net_, *optimizer_, scaler_, ema_.get()});
+  state_ = was;
   scheduler_->set_step(state_.updates);
-  default_generator().set_state(state_.random);
+  checkpoints_.resumed(state_.step);
+  resumed_ = true;
   history_ = std::move(history);
   run_.log("resumed in epoch " + std::to_string(state_.epoch) + " after " +
            std::to_string(state_.batch) + " batches");
@@ -97,14 +102,18 @@ void Trainer::resume(const Checkpoint& c, History history) {
 
 bool Trainer::fit() {
   net_.train();
+  if (!resumed_) save();  // from here on the run can be killed and goes on
   while (state_.epoch < s_.epochs) {
     if (!train_and_test()) {
-      save("last");
+      save();
+      checkpoints_.finish();
       run_.log("interrupted; state saved");
       return false;
     }
     finish_epoch();
   }
+  if (profile_) profile_->finish();
+  checkpoints_.finish();
   return true;
 }
 
@@ -116,7 +125,7 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const FileError& e) {
-    save("last");
+    if (!checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -124,12 +133,17 @@ bool Trainer::train_and_test() {
 
 // Goes through the batches that are left of the epoch. Returns false if a signal came.
 bool Trainer::train_epoch() {
+  if (!profile_) {
+    profile_.emplace(s_.measure, net_, ranks_.main() ? &run_ : nullptr,
+                     s_.amp ? parse_dtype(s_.amp_dtype) : DType::kF32);
+  }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
   Progress bar(loader_.examples() * ranks_.size(),
                {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
+  meters.add("mfu", MeterStyle::kPercent);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
@@ -138,14 +152,21 @@ bool Trainer::train_epoch() {
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
     }
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
     const Step step = train_step(batch);
+    profile_->step_done();
     count(step);
     meters.step_done(step.images);
+    meters.update("mfu", 100 * profile_->mfu(meters.step_time().value()));
+    step_seconds_ += meters.step_time().value();
+    ++steps_done_;
     meters.update("lr", step.lr);
     meters.update("loss", step.loss, step.images);
     meters.add("acc1", MeterStyle::kPercent);
     meters.update("acc1", percent(step.right, step.images), step.images);
     show(step, meters, bar);
+    checkpoints_.check();
+    if (checkpoints_.due(state_.step) && state_.batch < loader_.size()) save();
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
@@ -172,19 +193,47 @@ void Trainer::agree(Step& step) {
   stop_ = sums[3] > 0;
 }
 
+Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& logits) {
+  std::optional<RunProfile::Forward> counted;
+  if (profile_) counted.emplace(*profile_);
+  std::optional<SaveOnCpu> offload;
+  if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+  const AutocastGuard autocast = autocast_for(s_);
+  const Tensor input = to_async(batch.input, Device(s_.device));
+  logits = replicas_ ? (*replicas_)(input) : net_(input);
+  return cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
+}
+
+void Trainer::try_steps(int64_t batch) {
+  net_.train();
+  const int64_t first[] = {0};
+  const Shape one = data_.train->batch(first, {}).input.sizes();
+  TARN_CHECK_AS(FileError, one.dim() == 4, "--find-batch: the first image cannot be read");
+  const data::Batch images{
+      .input = zeros({batch, one[1], one[2], one[3]}, {.format = MemoryFormat::kChannelsLast}),
+      .target = zeros({batch}, {.dtype = DType::kI64}),
+      .skipped = {}};
+  std::vector<Tensor> ahead;  // as much as the loader prepares meanwhile, on the host
+  const int64_t prepared = s_.workers > 0 ? 2 * s_.workers + 1 : 0;
+  for (int64_t i = 0; i < prepared; ++i) ahead.push_back(empty_like(images.input));
+  for (int i = 0; i < 2; ++i) train_step(images);
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string Trainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(step_seconds_ / static_cast<double>(steps_done_));
+}
+
 Trainer::Step Trainer::train_step(const data::Batch& batch) {
   const Device device(s_.device);
   const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
   optimizer_->zero_grad();
-  Tensor logits, loss;
-  {
-    const AutocastGuard autocast = autocast_for(s_);
-    const Tensor input = to_async(batch.input, device);
-    logits = replicas_ ? (*replicas_)(input) : net_(input);
-    loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
-  }
+  Tensor logits;
+  const Tensor loss = forward(batch, target, logits);
   update(loss);
 
   step.loss = loss.item();
@@ -213,7 +262,7 @@ void Trainer::update(const Tensor& loss) {
   }
   ++state_.updates;
   scheduler_->step();
-  if (ema_) ema_->update();
+  if (ema_ && state_.updates % s_.model_ema_steps == 0) ema_->update();
 }
 
 void Trainer::count(const Step& step) {
@@ -238,7 +287,8 @@ void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) 
                   .loss = step.loss,
                   .accuracy = percent(step.right, step.images),
                   .lr = step.lr,
-                  .images_per_second = meters["img/s"].mean()});
+                  .images_per_second = meters["img/s"].mean(),
+                  .mfu = meters["mfu"].mean() / 100});
 }
 
 // Scores the weights, or their running mean where there is one.
@@ -276,20 +326,21 @@ void Trainer::finish_epoch() {
   state_.batch = state_.seen = state_.right = 0;
   state_.loss_sum = 0;
   state_.best_accuracy = std::max(state_.best_accuracy, f.test_accuracy);
-  save("last");
-  if (best) save("best");
+  if (best) state_.best_step = state_.step;
+  save();
   if (ranks_.main()) save_plots(history_, run_);
 }
 
-void Trainer::save(const char* name) {
-  if (!ranks_.main()) return;
-  state_.random = default_generator().state();
-  save_checkpoint(run_.checkpoint(name), {.model = net_.state_dict(),
-                                          .optimizer = optimizer_->state_dict(),
-                                          .ema = ema_ ? ema_->state_dict() : TensorDict(),
-                                          .scaler = scaler_.state_dict(),
-                                          .state = state_,
-                                          .model_name = s_.model});
+Checkpoint Trainer::checkpoint() {
+  run_.sync();
+  Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
+  store(c, {net_, *optimizer_, scaler_, ema_.get()});
+  store_values(c, state_);
+  return c;
+}
+
+void Trainer::save() {
+  checkpoints_.save(checkpoint());
 }
 
 }  // namespace tarn::apps
