@@ -91,7 +91,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
       clear(s);
       multiply_tiles(buffers, p.depth, a,
                      LineLoader<T, C>{keys + k0 * k.row, k.row, count, p.depth, C(1)}, s);
-      __syncthreads();  // the tile of the keys before has been read
       take_exponentials(p, w, t0, k0, s, max, sum, sums, *tile);
       __syncthreads();
       add_tile_product(buffers, *tile, values + k0 * v.row, v.row, count, w.chunk * kTile, p.width,
@@ -115,7 +114,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
             dead ? minus_infinity<C>() : max[i] + math::log(sum[i]);
       }
     }
-    __syncthreads();  // the next item writes the tile
   }
 }
 

@@ -81,7 +81,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
       multiply_tiles(buffers, p.width,
                      LineLoader<T, C>{gradients, in.gout.row, rows, p.width, C(1)},
                      LineLoader<T, C>{values + k0 * in.v.row, in.v.row, count, p.width, C(1)}, g);
-      __syncthreads();  // the tile before has been read
       put_dropout_factors(p, w.b, w.h, t0, k0, *tile);
 #pragma unroll
       for (int i = 0; i < kSub; ++i) {
@@ -111,7 +110,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
         }
       }
     }
-    __syncthreads();  // the next item writes the tile
   }
 }
 
@@ -187,7 +185,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
         clear(part);
         multiply_tiles(buffers, p.depth, LineLoader<T, C>{keys, in.k.row, count, p.depth, C(1)},
                        LineLoader<T, C>{queries, in.q.row, rows, p.depth, C(p.scale)}, part);
-        __syncthreads();  // the tiles before have been read
         put(part, weights);
         clear(part);
         multiply_tiles(buffers, p.width, LineLoader<T, C>{values, in.v.row, count, p.width, C(1)},
@@ -204,7 +201,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
     }
     store_chunk<T>(gk, w.b, w.h, k0, p.keys, w.chunk, p.depth, sum_k);
     store_chunk<T>(gv, w.b, w.h, k0, p.keys, w.chunk, p.width, sum_v);
-    __syncthreads();  // the next item writes the tiles
   }
 }
 

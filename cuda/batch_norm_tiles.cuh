@@ -91,7 +91,7 @@ struct TileWalk {
     const int64_t outer_slice = slice / t.inner_slices;
     const int64_t first = outer_slice * t.outer_step;
     outer_size = min64(t.outer_step, t.outer - first);
-    const int rows = y < outer_size ? static_cast<int>((outer_size - y + ty - 1) / ty) : 0;
+    const int rows = static_cast<int>((outer_size - y + ty - 1) / ty);  // 0 for y past the end
     if constexpr (kColumns) {
       channel = (tile_in_channels * t.tx + x) * V;
       inner_size = 1;
@@ -103,8 +103,7 @@ struct TileWalk {
       const int64_t inner = (slice - outer_slice * t.inner_slices) * t.inner_step;
       inner_size = min64(t.inner_step, t.length - inner);
       step_ = t.tx * V;
-      per_row_ =
-          x * V < inner_size ? static_cast<int>((inner_size - x * V + step_ - 1) / step_) : 0;
+      per_row_ = static_cast<int>((inner_size - x * V + step_ - 1) / step_);
       at = ((first + y) * t.channels + channel) * t.length + inner + x * V;
       left = per_row_ * rows;
       left_in_row_ = per_row_;

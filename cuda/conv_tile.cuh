@@ -57,7 +57,9 @@ __device__ __forceinline__ void load_sub(const C* from, C (&to)[kSub]) {
 /// sums[i][j] += over depth of a(row, d) * b(column, d), for this thread's rows
 /// 4 * (thread / 16) + i and columns 4 * (thread % 16) + j. Loader::load(first, out) gives the
 /// elements of its Order from depth `first` on, and 0 beyond its lines and `depth`.
-/// All threads of the block must call; the buffers are free again after a barrier.
+/// All threads of the block must call; the buffers are free again after a barrier. The last element
+/// of an operand is loaded before the last barrier in here, so what lies in shared memory may be
+/// written anew at once.
 template <class C, class A, class B>
 __device__ void multiply_tiles(TileBuffers<C>& shared, int depth, const A& a, const B& b,
                                C (&sums)[kSub][kSub]) {

@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kIndexThreads)
 
 void triangle(bool upper, const Tensor& x, int64_t diagonal, const Tensor& out, Stream stream) {
   const int64_t rows = x.size(1), cols = x.size(2), all_rows = x.size(0) * rows;
-  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(1024, ceil_div(cols, kIndexThreads))),
-                    static_cast<unsigned>(std::min<int64_t>(65535, all_rows)));
+  const dim3 blocks(blocks_for(cols, kIndexThreads, stream),
+                    std::min(65535u, blocks_for(all_rows, 1, stream)));
   visit_element(x.dtype(), [&](auto unit) {
     using U = decltype(unit);
     launch(copy_triangle<U>, blocks, kIndexThreads, 0, stream, upper, data_as<const U>(x), all_rows,

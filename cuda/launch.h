@@ -4,6 +4,7 @@
 //
 // No blocks: nothing is launched. Arguments are converted to the kernel's parameter types.
 // TARN_CUDA_BLOCKING=1 waits after every launch, so that an error names the kernel it came from.
+// TARN_CUDA_BLOCKS=N gives loops over a grid at most N blocks: results must not change.
 #pragma once
 
 #include <algorithm>
@@ -50,11 +51,16 @@ constexpr int64_t ceil_div(int64_t n, int64_t d) {
   return (n + d - 1) / d;
 }
 
-/// Blocks for a grid-stride loop over `items`, `per_block` of them in a block and step: enough to
-/// fill the device several times over, and no more.
+/// Blocks of a grid-stride loop at most: enough to fill the device several times over, and no more.
+int64_t most_blocks(Stream stream);
+/// Another limit for the whole process (TARN_CUDA_BLOCKS); 0: the usual one. Results are the same
+/// bits at any number of blocks; with few, every loop goes round, which small tensors else never
+/// do.
+void set_most_blocks(int64_t n);
+
+/// Blocks for a grid-stride loop over `items`, `per_block` of them in a block and step.
 inline unsigned blocks_for(int64_t items, int64_t per_block, Stream stream) {
-  const int64_t most = int64_t{32} * limits(stream.device.index).multiprocessors;
-  return static_cast<unsigned>(std::min(ceil_div(items, per_block), most));
+  return static_cast<unsigned>(std::min(ceil_div(items, per_block), most_blocks(stream)));
 }
 
 }  // namespace tarn::cuda

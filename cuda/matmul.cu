@@ -188,7 +188,7 @@ template <class T>
 void run_tiled(const MatmulCall& call, Stream stream) {
   const int64_t tiles = ceil_div(call.m, kTile) * ceil_div(call.n, kTile) * call.batch;
   const int64_t parts = parts_of_k(tiles, call.k, kWantedBlocks, kLeastDepth);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles * parts, 1 << 30));
+  const unsigned blocks = blocks_for(tiles * parts, 1, stream);
   if (parts == 1) {
     launch(tiled_matmul<T>, blocks, kThreads, 0, stream, call, parts, nullptr);
     return;

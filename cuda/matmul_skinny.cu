@@ -151,8 +151,8 @@ void run_skinny(Skinny g, Stream stream) {
   for (const int64_t stride : {g.wide_l, g.wide_batch, g.narrow_s, g.narrow_batch}) {
     g.vectors = g.vectors && stride % kVecWidth<T> == 0;
   }
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(
-      along ? ceil_div(g.l * g.call.batch * g.parts, kWarps) : tiles * g.parts, 1 << 30));
+  const unsigned blocks = along ? blocks_for(g.l * g.call.batch * g.parts, kWarps, stream)
+                                : blocks_for(tiles * g.parts, 1, stream);
   const auto kernel = along ? skinny_along_k<T, kMost> : skinny_across<T, kMost>;
   if (g.parts == 1) {
     launch(kernel, blocks, kThreads, 0, stream, g, nullptr);

@@ -162,11 +162,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <class Key>
-void radix_sort(SortBuffers<Key>& buffers, int64_t n, int bits, Stream stream,
-                int64_t most_blocks) {
+void radix_sort(SortBuffers<Key>& buffers, int64_t n, int bits, Stream stream, int64_t most) {
   if (n == 0) return;
   const int64_t tiles = ceil_div(n, kTile);
-  const int64_t stretch = ceil_div(tiles, most_blocks) * kTile;
+  const int64_t stretch = ceil_div(tiles, std::min(most, most_blocks(stream))) * kTile;
   const auto blocks = static_cast<unsigned>(ceil_div(n, stretch));
   const Scratch memory(sizeof(uint32_t) * kDigits * (blocks + 1), stream);
   auto* totals = memory.as<uint32_t>();
@@ -190,8 +189,8 @@ SegmentOrder::SegmentOrder(Key* keys, int64_t n, int64_t limit, Stream stream)
   auto* order = order_.as<uint32_t>();
   if constexpr (sizeof(Key) == 4) {
     if (n <= kShort) {
-      launch(order_by_counting, static_cast<unsigned>(ceil_div(n, kWarp)), kThreads, 0, stream,
-             keys, static_cast<int>(n), order);
+      launch(order_by_counting, blocks_for(n, kWarp, stream), kThreads, 0, stream, keys,
+             static_cast<int>(n), order);
       return;
     }
   }

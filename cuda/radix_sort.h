@@ -15,11 +15,10 @@ struct SortBuffers {
 };
 
 /// Sorts keys in [0, 2^bits) ascending, equal ones in their order; `values` become the positions
-/// that the keys came from. n < 2^31. Key: uint32_t or uint64_t. How many blocks share the work
-/// does not change the result.
+/// that the keys came from. n < 2^31. Key: uint32_t or uint64_t. At most `most` blocks share
+/// the work; how many does not change the result.
 template <class Key>
-void radix_sort(SortBuffers<Key>& buffers, int64_t n, int bits, Stream stream,
-                int64_t most_blocks = 1024);
+void radix_sort(SortBuffers<Key>& buffers, int64_t n, int bits, Stream stream, int64_t most = 1024);
 
 /// Marks the first of several equal keys in an order of positions.
 inline constexpr uint32_t kSegmentStart = uint32_t{1} << 31;

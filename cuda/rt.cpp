@@ -1,6 +1,7 @@
 // rt.cpp - errors, devices and launches of the CUDA runtime.
 #include "tarn/cuda/rt.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -185,6 +186,24 @@ bool blocking() {
 }
 void set_blocking(bool on) {
   blocking_switch().store(on);
+}
+
+namespace {
+std::atomic<int64_t>& block_limit() {
+  static std::atomic<int64_t> limit = [] {
+    const char* text = std::getenv("TARN_CUDA_BLOCKS");
+    return std::max<int64_t>(text ? std::atoll(text) : 0, 0);
+  }();
+  return limit;
+}
+}  // namespace
+
+int64_t most_blocks(Stream stream) {
+  const int64_t limit = block_limit().load(std::memory_order_relaxed);
+  return limit > 0 ? limit : int64_t{32} * limits(stream.device.index).multiprocessors;
+}
+void set_most_blocks(int64_t n) {
+  block_limit().store(n);
 }
 
 void detail::before_launch(const void* kernel, size_t shared, int device) {

@@ -154,8 +154,7 @@ __global__ void __launch_bounds__(kSortThreads, 4)
     for (int e = mine; e < min(mine + kEach, count); ++e) {
       const bool take_a = j == count_b || (i < count_a && tile[i] < tile_b[j]);
       out[row * n + begin + e] = take_a ? tile[i++] : tile_b[j++];
-    }
-    __syncthreads();
+    }  // the next tile comes after the barrier behind its splits, which nobody reads by now
   }
 }
 

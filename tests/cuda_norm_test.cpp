@@ -224,6 +224,18 @@ TEST(CudaLayerNorm, agrees_in_every_dtype_with_and_without_affine) {
   }
 }
 
+TEST(CudaLayerNorm, statistics_survive_a_large_mean) {
+  TARN_NEEDS_GPU();
+  for (int64_t d : {33, 64, 1333}) {
+    const Tensor noise = random_tensor({5, d}, 9);
+    const Both x(raw::to(raw::add(noise, full({}, 4000, {.dtype = DType::kF64})), DType::kF32));
+    const auto cpu = raw::layer_norm(x.cpu, {}, {}, kEps);
+    const auto gpu = raw::layer_norm(x.gpu, {}, {}, kEps);
+    expect_agree(gpu.mean, cpu.mean, 1, "mean");
+    expect_agree(gpu.rstd, cpu.rstd, 32, "rstd");
+  }
+}
+
 TEST(CudaLayerNorm, nan_stays_in_its_row) {
   TARN_NEEDS_GPU();
   for (int64_t d : {64, 65}) {

@@ -52,10 +52,10 @@ TEST(CudaSort, long_slices_are_merged_or_narrowed_to_k) {
 TEST(CudaSort, nan_is_the_largest_and_zeros_of_both_signs_are_equal) {
   TARN_NEEDS_GPU();
   for (DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
-    std::vector<double> values = {0.0, -0.0, kNan, 1,    -kInf, kInf,
-                                  -1,  kNan, 0.0,  -0.0, 6e-8,  -6e-8};
+    std::vector<double> values = {0.0,  -0.0, kNan, 1,    -kInf, kInf, -1,
+                                  kNan, 0.0,  -0.0, 6e-8, -6e-8, -kNan};
     const Both x(typed(values, dtype));
-    expect_same_order(x, 12, 0);
+    expect_same_order(x, 13, 0);
     expect_same_order(x, 5, 0);
   }
 }
