@@ -1,12 +1,14 @@
 // main.cpp - tarn-bench: measures training steps and single operators beside the machine's limits.
 //
 //   tarn-bench train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --json
+//   tarn-bench dist --model gpt --batch 12
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
 #include <cstdio>
 #include <iostream>
 
 #include "tarn/apps/bench/collectives.h"
+#include "tarn/apps/bench/dist.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -42,6 +44,8 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
                      .add("ranks", ranks.size())
                      .add("comm_s", r.comm_s)
                      .add("exposed_s", r.exposed_s)
+                     .add("first_mib", r.first_mib)
+                     .add("other_mib", r.other_mib)
                      .add("threads", settings.threads)
                      .add("dtype", settings.dtype)
                      .text()
@@ -50,6 +54,10 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
     std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
                 static_cast<long long>(settings.threads), settings.dtype.c_str());
+    if (settings.replicas > 0) {
+      std::printf("%lld replicas: parameters and gradients %.3f ms/step on their way\n",
+                  static_cast<long long>(settings.replicas), r.comm_s * 1e3);
+    }
     if (ranks.size() > 1) {
       std::printf("%d ranks: gradients %.3f ms/step in the transport, %.0f %% hidden\n",
                   ranks.size(), r.comm_s * 1e3, 100 * (1 - r.exposed_s / r.comm_s));
@@ -136,23 +144,32 @@ int run(int argc, char** argv) {
   std::string command = "train", filter, machine = "h200", ptxas;
   bool tf32 = false;
   bench::TrainSettings s;
+  bench::DistSettings d;
   bench::CollectiveSettings c;
   int64_t local_ranks = 2;
   bool json = false;
   apps::Options options(
       "tarn-bench",
-      "Measures training steps (train), operators (ops) and collectives; accounts "
-      "for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, ops, collectives or roofline")
-      .choices({"train", "ops", "collectives", "roofline"})
+      "Measures training steps (train; dist: alone, with DataParallel, with DDP), operators (ops) "
+      "and collectives; accounts for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, dist, ops, collectives or roofline")
+      .choices({"train", "dist", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
-  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
+  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp", "gpt"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
   options.add("--input", &s.input, "CxHxW of one image").value_name("CxHxW");
-  options.add("--batch", &s.batch, "images per step").at_least(1);
+  options.add("--batch", &s.batch, "images (gpt: windows of 256 tokens) per step").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
+  options
+      .add("--replicas", &s.replicas,
+           "DataParallel over so many GPUs, or threads of the cpu; 0: without")
+      .range(0, 64);
+  options.group("dist (with the flags of train)");
+  options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
+  options.add("--transport", &d.transport, "of the ranks")
+      .choices({"auto", "host", "gloo", "nccl"});
   options.group("ops");
   options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
   options.group("collectives");
@@ -176,6 +193,10 @@ int run(int argc, char** argv) {
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
   c.filter = filter;
+  if (command == "dist") {
+    d.train = s;
+    return bench::bench_dist(d, json);
+  }
   if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
   if (command == "roofline") {
     if (ptxas.empty()) {

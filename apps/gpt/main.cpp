@@ -94,6 +94,11 @@ void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt, con
               static_cast<long long>(corpus.val.size()), static_cast<long long>(corpus.vocab),
               corpus.tokenizer ? corpus.tokenizer->kind().c_str() : "ids",
               static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (s.lr_base_size > 0) {
+    std::printf("learning rate %s\n", number_text(s.rate(s.learning_rate)).c_str());
+  }
 }
 
 // Rank 0 writes; the others read what a run that goes on has saved.
@@ -211,9 +216,13 @@ int run(int argc, char** argv) {
   check_settings(s);
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
   ranks.share(s.batch_size, "--batch-size");
+  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
+  }
   // Gloo, which connects the ranks, moves tensors of the CPU.
   if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
+  if (!s.sample) replica_devices(s.ranks, Device(s.device));  // throws where they are not there
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
