@@ -52,6 +52,8 @@ std::vector<std::string> train_command(const TrainSettings& s) {
           s.input,
           "--batch",
           std::to_string(s.batch),
+          "--block",
+          std::to_string(s.block),
           "--steps",
           std::to_string(s.steps),
           "--dtype",
