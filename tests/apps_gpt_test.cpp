@@ -199,15 +199,49 @@ TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
   const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
-  std::vector<std::string> arguments{"--nproc", "2", "--log-dir", folder / "logs", program};
-  for (const std::string& a : small("two", {"--dropout", "0"})) arguments.push_back(a);
-  const Ended ended = Process(launcher, arguments, folder).wait();
+  // In equal parts, and in parts by the ranks' speeds as they happen to be.
+  for (const std::string every : {"0", "3"}) {
+    std::vector<std::string> arguments{"--nproc", "2", "--log-dir", folder / "logs", program};
+    for (const std::string& a : small(
+             "two" + every, {"--dropout", "0", "--rebalance", every, "--bucket-cap-mb", "0.01"})) {
+      arguments.push_back(a);
+    }
+    const Ended ended = Process(launcher, arguments, folder).wait();
+    ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+    const auto one = losses("one"), two = losses("two" + every);
+    ASSERT_EQ(one.size(), two.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_NEAR(one[i].second, two[i].second, 1e-3) << "step " << one[i].first;
+    }
+  }
+}
+
+TEST_F(TarnGpt, replicas_in_one_process_train_as_one_would) {
+  ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
+  const Ended ended = run(
+      small("two", {"--dropout", "0", "--parallel", "dp", "--replicas", "3", "--rebalance", "5"}));
   ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_NE(ended.out.find("3 replicas on cpu, cpu, cpu\n"), std::string::npos) << ended.out;
   const auto one = losses("one"), two = losses("two");
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_NEAR(one[i].second, two[i].second, 1e-3) << "step " << one[i].first;
   }
+}
+
+TEST_F(TarnGpt, a_run_may_end_within_the_warm_up) {
+  const Ended ended = run(small("run", {"--max-iters", "3", "--warmup-iters", "100"}));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+}
+
+TEST_F(TarnGpt, the_rate_grows_with_the_batch) {
+  // 4 windows, 2 micro-batches: 8 a step where 0.005 is meant for 4.
+  ASSERT_EQ(run(small("plain", {"--max-iters", "20"})).code, 0);
+  const Ended ended = run(small(
+      "scaled", {"--max-iters", "20", "--lr", "0.005", "--min-lr", "5e-5", "--lr-base-size", "4"}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.out.find("learning rate 0.01\n"), std::string::npos) << ended.out;
+  EXPECT_EQ(losses("scaled"), losses("plain"));
 }
 
 TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
@@ -230,6 +264,9 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails({"--export", "x.bin", "--dtype", "float16", "--init-from", "w.bin"}, 2,
         "checkpoints of llm.c hold float32 or bfloat16");
   fails({"--bogus"}, 2, "unknown option --bogus");
+  fails(small("d", {"--parallel", "dp"}), 2, "the cpu is one device; pass --replicas N");
+  fails(small("d", {"--replicas", "2"}), 2, "--replicas is of --parallel dp; pass both");
+  fails(small("d", {"--rebalance", "2"}), 2, "--rebalance needs parts to share the batch");
   tarn::data::save_nanogpt_tokens(folder / "big.bin", std::vector<int32_t>(500, 60000));
   folder.write("meta.json", R"({"itos": ["a", "b"]})");
   fails(small("c", {"--data", folder / "big.bin"}), 1, "is outside the vocabulary of 2");

@@ -99,7 +99,7 @@ TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {
 
 TEST_F(ResnetRanks, a_signal_to_the_launcher_saves_once) {
   Process process(kRun, command(2, "s", {"--epochs", "500"}), folder);
-  for (int i = 0; i < 1000 && slurp(folder / "runs/s/metrics.jsonl").size() < 200; ++i) {
+  for (int i = 0; i < 6000 && slurp(folder / "runs/s/metrics.jsonl").size() < 200; ++i) {
     usleep(10000);
   }
   process.signal(SIGTERM);
@@ -167,6 +167,36 @@ TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {
                          "number, 5"),
             std::string::npos)
       << end.err;
+}
+
+TEST_F(ResnetRanks, replicas_in_one_process_learn_as_ranks_do) {
+  // Each replica's norms see its own rows, and so do ranks' without --sync-bn.
+  const std::vector<std::string> ranks = {"--no-sync-bn"};
+  const Ended two = run(2, "ranks", ranks);
+  ASSERT_EQ(two.code, 0) << two.err;
+  const Ended end = run(1, "dp",
+                        {"--no-sync-bn", "--parallel", "dp", "--replicas", "2", "--device", "cpu",
+                         "--lr-base-size", "6", "--lr", "0.0025"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("2 replicas on cpu, cpu\nlearning rate 0.005\n"), std::string::npos)
+      << end.out;
+  // Other rows share a norm here and there, so the losses are alike but not equal.
+  const auto a = figures("ranks", "loss"), b = figures("dp", "loss");
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_NEAR(a.front(), b.front(), 0.3);
+  EXPECT_LT(b.back(), b.front());
+}
+
+TEST_F(ResnetRanks, dp_is_for_one_process_and_batches_of_their_own) {
+  const Ended end = run(2, "b", {"--no-sync-bn", "--parallel", "dp", "--replicas", "2"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("--parallel dp is one process with several devices, but 2 ranks were "
+                         "started"),
+            std::string::npos)
+      << end.err;
+  const Ended norms = run(1, "b", {"--parallel", "dp", "--replicas", "2"});
+  EXPECT_EQ(norms.code, 2);
+  EXPECT_NE(norms.err.find("--sync-bn is for ranks"), std::string::npos) << norms.err;
 }
 
 TEST_F(ResnetRanks, ddp_without_a_launcher_says_how_to_get_one) {

@@ -1,6 +1,7 @@
 // main.cpp - tarn-bench: measures training steps and single operators beside the machine's limits.
 //
 //   tarn-bench train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --json
+//   tarn-bench dist --model gpt --batch 12
 //   tarn-bench generate --model gpt2
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
@@ -8,6 +9,7 @@
 #include <iostream>
 
 #include "tarn/apps/bench/collectives.h"
+#include "tarn/apps/bench/dist.h"
 #include "tarn/apps/bench/generate.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
@@ -45,6 +47,8 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
                      .add("ranks", ranks.size())
                      .add("comm_s", r.comm_s)
                      .add("exposed_s", r.exposed_s)
+                     .add("first_mib", r.first_mib)
+                     .add("other_mib", r.other_mib)
                      .add("threads", settings.threads)
                      .add("dtype", settings.dtype)
                      .text()
@@ -53,6 +57,10 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
     std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
                 static_cast<long long>(settings.threads), settings.dtype.c_str());
+    if (settings.replicas > 0) {
+      std::printf("%lld replicas: parameters and gradients %.3f ms/step on their way\n",
+                  static_cast<long long>(settings.replicas), r.comm_s * 1e3);
+    }
     if (ranks.size() > 1 && r.comm_s > 0) {
       std::printf("%d ranks: gradients %.3f ms/step in the transport, %.0f %% hidden\n",
                   ranks.size(), r.comm_s * 1e3, 100 * (1 - r.exposed_s / r.comm_s));
@@ -168,6 +176,7 @@ int run(int argc, char** argv) {
   std::string command = "train", filter, machine = "h200", ptxas;
   bool tf32 = false;
   bench::TrainSettings s;
+  bench::DistSettings d;
   bench::CollectiveSettings c;
   bench::GenerateSettings g;
   int64_t local_ranks = 2;
@@ -175,10 +184,10 @@ int run(int argc, char** argv) {
   std::string transport = "auto";
   apps::Options options(
       "tarn-bench",
-      "Measures training steps (train), text generation (generate), operators (ops) and "
-      "collectives; accounts for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, generate, ops, collectives or roofline")
-      .choices({"train", "generate", "ops", "collectives", "roofline"})
+      "Measures training steps (train; dist: alone, with DataParallel, with DDP), text generation "
+      "(generate), operators (ops) and collectives; accounts for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, dist, generate, ops, collectives or roofline")
+      .choices({"train", "dist", "generate", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
   options.add("--model", &s.model, "the network")
@@ -189,6 +198,12 @@ int run(int argc, char** argv) {
   options.add("--block", &s.block, "tokens per text").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
+  options
+      .add("--replicas", &s.replicas,
+           "DataParallel over so many GPUs, or threads of the cpu; 0: without")
+      .range(0, 64);
+  options.group("dist (with the flags of train, and --transport)");
+  options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
   options.group("generate (with --model gpt or gpt2)");
   options.add("--tokens", &g.tokens, "how many").at_least(4);
   options.group("ops");
@@ -217,6 +232,11 @@ int run(int argc, char** argv) {
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
   c.filter = filter;
+  if (command == "dist") {
+    d.train = s;
+    d.transport = transport;
+    return bench::bench_dist(d, json);
+  }
   if (command == "collectives") {
     return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, json);
   }

@@ -5,16 +5,20 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include <sys/resource.h>
 
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/core/allocator.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/profiler.h"
 #include "tarn/core/random.h"
+#include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/models/gpt.h"
 #include "tarn/nn/models/mlp.h"
@@ -78,9 +82,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const T
                                       optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
 }
 
-Tensor loss_of(const TrainWork& w) {
-  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(w.net.get())) return gpt->loss(w.x, w.y);
-  return cross_entropy((*w.net)(w.x), w.y);
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
+  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
+  return cross_entropy(net(x), y);
 }
 
 double peak_rss_mib() {
@@ -88,6 +92,81 @@ double peak_rss_mib() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
+
+double peak_mib(Device device) {
+  return static_cast<double>(memory_stats(device).peak_allocated) / (1024.0 * 1024.0);
+}
+
+// What is measured: one step of a network, alone, of a rank, or of replicas.
+class Steps {
+ public:
+  Steps(const TrainSettings& s, const apps::Ranks& ranks)
+      : bf16_(s.dtype == "bfloat16"), work_(make_work(s)), device_(s.device) {
+    work_.net->to(device_);
+    work_.x = work_.x.to(device_);
+    work_.y = work_.y.to(device_);
+    work_.net->train();
+    if (ranks.group()) {
+      ddp_ = std::make_unique<dist::DistributedDataParallel>(*work_.net, *ranks.group());
+    }
+    if (s.replicas > 0) {
+      TrainSettings one = s;
+      one.batch = 1;
+      devices_ = apps::replica_devices({.parallel = "dp", .replicas = s.replicas}, device_);
+      replicas_ = std::make_unique<dist::DataParallel>(
+          *work_.net, devices_, [&] { return std::move(make_work(one).net); });
+    }
+    optimizer_ = make_optimizer(s, work_);
+  }
+
+  Tensor run() {
+    optimizer_->zero_grad();
+    const Tensor loss = forward();
+    loss.backward();
+    optimizer_->step();
+    return loss;
+  }
+  void finish() const { synchronize(device_); }
+  const std::string& name() const { return work_.name; }
+
+  /// Of the last step: time that parameters and gradients travelled, and what of it was not hidden.
+  std::pair<double, double> communication() const {
+    if (ddp_) return {ddp_->stats().comm_seconds, ddp_->stats().wait_seconds};
+    if (replicas_) return {replicas_->copy_seconds(), replicas_->copy_seconds()};
+    return {0, 0};
+  }
+  /// Peak memory of the first device or rank, and of the largest of the others.
+  std::pair<double, double> memory(const apps::Ranks& ranks) const {
+    double first = peak_mib(device_), other = 0;
+    for (size_t i = 1; i < devices_.size(); ++i) {
+      if (!(devices_[i] == device_)) other = std::max(other, peak_mib(devices_[i]));
+    }
+    std::vector<double> all(static_cast<size_t>(ranks.size()));
+    all[static_cast<size_t>(ranks.rank())] = first;
+    all = ranks.sum(all);
+    for (size_t r = 1; r < all.size(); ++r) other = std::max(other, all[r]);
+    return {all[0], other};
+  }
+
+ private:
+  Tensor forward() {
+    const AutocastGuard autocast(device_.type, DType::kBF16, bf16_);
+    if (!replicas_) return class_loss(*work_.net, work_.x, work_.y);
+    return replicas_->mean_of(
+        [](nn::Module& net, std::span<const Tensor> part) {
+          return class_loss(net, part[0], part[1]);
+        },
+        {work_.x, work_.y});
+  }
+
+  bool bf16_;
+  TrainWork work_;
+  Device device_;
+  std::vector<Device> devices_;  // of the replicas
+  std::unique_ptr<dist::DistributedDataParallel> ddp_;
+  std::unique_ptr<dist::DataParallel> replicas_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+};
 
 }  // namespace
 
@@ -100,56 +179,36 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   TrainSettings s = all;
   s.batch = ranks.share(s.batch, "--batch");
   manual_seed(0);
-  const Device device(s.device);
-  TrainWork w = make_work(s);
-  w.net->to(device);
-  w.x = w.x.to(device);
-  w.y = w.y.to(device);
-  w.net->train();
-  std::unique_ptr<dist::DistributedDataParallel> ddp;
-  if (ranks.group()) {
-    ddp = std::make_unique<dist::DistributedDataParallel>(*w.net, *ranks.group());
-  }
-  const std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(s, w);
-  const auto step = [&] {
-    optimizer->zero_grad();
-    Tensor loss;
-    {
-      const AutocastGuard autocast(device.type, DType::kBF16, s.dtype == "bfloat16");
-      loss = loss_of(w);
-    }
-    loss.backward();
-    optimizer->step();
-    return loss;
-  };
+  Steps step(s, ranks);
   const bool small = s.model == "mlp";
-  const double first = step().item();
+  const double first = step.run().item();
   double last = first;
-  for (int i = 0; i < (small ? 200 : 3); ++i) last = step().item();
+  for (int i = 0; i < (small ? 200 : 3); ++i) last = step.run().item();
   TARN_CHECK(std::isfinite(last) && last < first,
              "bench: the loss must fall on the fixed batch; got ", first, " and then ", last);
   std::optional<Profiler> profiler;
-  if (s.profile) profiler.emplace(ProfilerOptions{.synchronize = device.is_cuda()});
+  if (s.profile) profiler.emplace(ProfilerOptions{.synchronize = Device(s.device).is_cuda()});
   std::vector<double> times, comm, exposed;
   const int64_t steps = s.steps ? s.steps : small ? 5000 : 9;
   for (int64_t i = 0; i < steps; ++i) {
     const double start = now_s();
-    step();
-    synchronize(device);
+    step.run();
+    step.finish();
     times.push_back(now_s() - start);
     if (profiler) profiler->step();
-    if (!ddp) continue;
-    comm.push_back(ddp->stats().comm_seconds);
-    exposed.push_back(ddp->stats().wait_seconds);
+    const auto [travelled, waited] = step.communication();
+    comm.push_back(travelled);
+    exposed.push_back(waited);
   }
   if (profiler) {
     profiler->stop();
     std::fputs(profiler->table().c_str(), stdout);
   }
-  TrainResult r{.name = w.name, .median_s = median(times)};
+  TrainResult r{.name = step.name(), .median_s = median(times)};
   r.best_s = *std::min_element(times.begin(), times.end());
   r.items_per_s = static_cast<double>(all.batch) / r.median_s;
-  if (ddp) r.comm_s = median(comm), r.exposed_s = median(exposed);
+  r.comm_s = median(comm), r.exposed_s = median(exposed);
+  std::tie(r.first_mib, r.other_mib) = step.memory(ranks);
   r.rss_mib = peak_rss_mib();
   return r;
 }

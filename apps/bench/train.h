@@ -14,6 +14,7 @@ struct TrainSettings {
   std::string model = "resnet18", stem = "cifar", input = "3x32x32", dtype = "float32";
   std::string device = "cpu";
   int64_t batch = 64, block = 256, steps = 0, threads = 2;
+  int64_t replicas = 0;  ///< above 0: DataParallel over so many GPUs, or threads of the CPU
   bool profile = false;
 };
 
@@ -31,14 +32,17 @@ TrainWork make_work(const TrainSettings& settings);
 struct TrainResult {
   std::string name;
   double median_s = 0, best_s = 0, items_per_s = 0, rss_mib = 0;
-  // On several ranks, per step: gradients in the transport, and how much of that nobody computed
-  // in.
+  // On several ranks or replicas, per step: the time parameters and gradients travel, and how much
+  // of it nobody computed in.
   double comm_s = 0, exposed_s = 0;
+  // The most that tensors took at once, on the first device or rank, and the most on any other.
+  double first_mib = 0, other_mib = 0;
 };
 
 /// float32, or bfloat16: f32 weights under autocast, as in PyTorch. SGD, for the GPTs AdamW. On
-/// several ranks each takes a share of the batch, with DDP. Runs warm-up steps, checks that the
-/// loss is finite and falls on the fixed batch, then times `steps` steps (0: by model). Throws
+/// several ranks each takes a share of the batch, with DDP; so do replicas, with DataParallel. Runs
+/// warm-up steps, checks that the loss is finite and falls on the fixed batch, then times `steps`
+/// steps (0: by model). Throws
 /// Error on a model or input it does not know.
 TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 

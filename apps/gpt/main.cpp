@@ -109,6 +109,11 @@ void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt, con
               static_cast<long long>(corpus.val.size()), static_cast<long long>(corpus.vocab),
               corpus.tokenizer ? corpus.tokenizer->kind().c_str() : "ids",
               static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (s.lr_base_size > 0) {
+    std::printf("learning rate %s\n", number_text(s.rate(s.learning_rate)).c_str());
+  }
 }
 
 // Rank 0 writes; the others read what a run that goes on has saved.
@@ -278,12 +283,16 @@ int run(int argc, char** argv) {
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
+  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
+  }
   const std::string before = s.eval_only ? "" : ranks.restarted_run();
   if (!before.empty()) {
     s.resume = before;
     inherit(options, before);
   }
   s.device = choose_device(s.device, std::cout).str();
+  if (!s.sample) replica_devices(s.ranks, Device(s.device));  // throws where they are not there
   apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));

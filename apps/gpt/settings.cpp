@@ -67,6 +67,11 @@ void declare_training(Options& options, GptSettings& s) {
   options.add("--lr, --learning-rate", &s.learning_rate, "AdamW's, after the warm-up")
       .above(0)
       .default_text("by --model");
+  options
+      .add("--lr-base-size", &s.lr_base_size,
+           "the windows of a step that --lr and --min-lr are meant for: the rates grow with "
+           "--batch-size times --gradient-accumulation-steps over this; 0: as they are")
+      .at_least(0);
   options.add("--decay-lr", &s.decay_lr, "warm-up, then a cosine down to --min-lr; else constant");
   options.add("--warmup-iters", &s.warmup_iters, "steps of warm-up")
       .at_least(0)

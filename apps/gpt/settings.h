@@ -26,7 +26,7 @@ struct GptSettings {
   double learning_rate = 1e-3, min_lr = 1e-4, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99;
   double grad_clip = 1;
   bool decay_lr = true;
-  int64_t warmup_iters = 100, lr_decay_iters = 0;
+  int64_t warmup_iters = 100, lr_decay_iters = 0, lr_base_size = 0;
   std::string dtype = "float32";
   bool grad_checkpoint = false;
   // Evaluation
@@ -48,6 +48,10 @@ struct GptSettings {
   MemorySettings memory;
   ProfileSettings measure;
 
+  /// A learning rate after --lr-base-size.
+  double rate(double lr) const {
+    return scaled_lr(lr, batch_size * gradient_accumulation_steps, lr_base_size);
+  }
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }
 };

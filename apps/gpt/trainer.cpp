@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
@@ -28,6 +29,25 @@ data::TokenDataset windows(const data::Tokens& tokens, const nn::models::Gpt& gp
   return data::TokenDataset(tokens, {.block = gpt.options().block, .vocab = gpt.options().vocab});
 }
 
+std::unique_ptr<dist::DistributedDataParallel> make_ddp(const GptSettings& s, nn::models::Gpt& gpt,
+                                                        const Ranks& ranks) {
+  if (!ranks.group()) return nullptr;
+  return std::make_unique<dist::DistributedDataParallel>(
+      gpt, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
+}
+
+std::unique_ptr<dist::DataParallel> make_replicas(const GptSettings& s, nn::models::Gpt& gpt) {
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (devices.empty()) return nullptr;
+  const auto make = [&] {
+    auto replica = std::make_unique<nn::models::Gpt>(gpt.options());
+    replica->set_checkpoint(s.grad_checkpoint);
+    return replica;
+  };
+  return std::make_unique<dist::DataParallel>(gpt, devices, make, std::vector<double>{},
+                                              s.ranks.rebalance);
+}
+
 double now() {
   using std::chrono::steady_clock;
   return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count();
@@ -44,12 +64,13 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       ranks_(ranks),
       train_(windows(corpus.train, gpt)),
       val_(windows(corpus.val, gpt)),
-      ddp_(ranks.group() ? std::make_unique<dist::DistributedDataParallel>(gpt, *ranks.group())
-                         : nullptr),
+      ddp_(make_ddp(s, gpt, ranks)),
+      replicas_(make_replicas(s, gpt)),
       optimizer_(make_optimizer(s, gpt)),
       scaler_({.enabled = s.dtype == "float16"}),
       checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
+  if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
 }
 
 void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
@@ -127,7 +148,13 @@ Tensor GptTrainer::loss(const data::Batch& batch) {
   const Device device(s_.device);
   const DType low = s_.dtype == "float16" ? DType::kF16 : DType::kBF16;
   const AutocastGuard autocast(device.type, low, s_.dtype != "float32");
-  return gpt_.loss(to_async(batch.input, device), to_async(batch.target, device));
+  const Tensor input = to_async(batch.input, device), target = to_async(batch.target, device);
+  if (!replicas_ || !gpt_.training()) return gpt_.loss(input, target);
+  return replicas_->mean_of(
+      [](nn::Module& replica, std::span<const Tensor> part) {
+        return static_cast<nn::models::Gpt&>(replica).loss(part[0], part[1]);
+      },
+      {input, target});
 }
 
 // The ranks stop after the same step: the one in which they told each other.
@@ -136,12 +163,29 @@ bool GptTrainer::stop_requested() {
   return stop_;
 }
 
-// A rank's loss to the mean over the ranks.
-double GptTrainer::agree(double loss) {
+// A rank's loss to the mean over the ranks. With the seconds it took, ranks share out anew.
+double GptTrainer::agree(double loss, double seconds) {
   if (!ranks_.group()) return loss;
-  const auto sums = ranks_.sum({loss, interrupt_.requested() ? 1.0 : 0.0});
+  std::vector<double> mine(static_cast<size_t>(2 + ranks_.size()));
+  mine[0] = loss;
+  mine[1] = interrupt_.requested() ? 1.0 : 0.0;
+  mine[static_cast<size_t>(2 + ranks_.rank())] = seconds;
+  const auto sums = ranks_.sum(mine);
   stop_ = stop_ || sums[1] > 0;
+  if (balancer_ && seconds > 0)
+    balancer_->add(balancer_->cut(s_.batch_size), {sums.begin() + 2, sums.end()});
   return sums[0] / ranks_.size();
+}
+
+// Where this rank's rows of a micro-batch begin, and how many they are.
+std::pair<int64_t, int64_t> GptTrainer::own_rows() const {
+  if (!balancer_) {
+    const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
+    return {ranks_.rank() * rows, rows};
+  }
+  const std::vector<int64_t> rows = balancer_->cut(s_.batch_size);
+  const auto mine = rows.begin() + ranks_.rank();
+  return {std::accumulate(rows.begin(), mine, int64_t{0}), *mine};
 }
 
 // Adds the gradients of share * loss, and returns that. Ranks exchange theirs in the last one.
@@ -160,22 +204,22 @@ double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   return part.item();
 }
 
-// One step: the mean over all tokens of its micro-batches, each weighed by its share of them. A
-// rank takes its rows of each.
+// One step: the mean over all tokens of its micro-batches. A rank takes its rows of each; ddp
+// averages over the ranks, so each counts as often as it has more tokens than its even share.
 GptStepFigures GptTrainer::train_step() {
   const double start = now();
   const int64_t micro = s_.gradient_accumulation_steps;
-  const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
-  const auto tokens = static_cast<double>(micro * rows * gpt_.options().block);  // this rank's
+  const auto [begin, rows] = own_rows();
+  const auto tokens = static_cast<double>(micro * s_.batch_size * gpt_.options().block);
   GptStepFigures f{.step = state_.step + 1, .lr = optimizer_->lr()};
   optimizer_->zero_grad();
   for (int64_t i = 0; i < micro; ++i) {
-    const data::Batch batch = train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows,
-                                            i * s_.batch_size + ranks_.rank() * rows);
-    const double share = static_cast<double>(batch.target.numel()) / tokens;
+    const data::Batch batch =
+        train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows, i * s_.batch_size + begin);
+    const double share = static_cast<double>(batch.target.numel() * ranks_.size()) / tokens;
     f.loss += backward(batch, share, i + 1 == micro);
   }
-  f.loss = agree(f.loss);
+  f.loss = agree(f.loss, now() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
@@ -191,7 +235,7 @@ GptStepFigures GptTrainer::train_step() {
   ++state_.step;
   const double seconds = std::max(now() - start, 1e-9);
   f.milliseconds = seconds * 1e3;
-  f.tokens_per_second = tokens * ranks_.size() / seconds;
+  f.tokens_per_second = tokens / seconds;
   seconds_ += seconds;
   ++steps_done_;
   return f;

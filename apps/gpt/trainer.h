@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/progress.h"
@@ -16,6 +17,7 @@
 #include "tarn/apps/gpt/report.h"
 #include "tarn/apps/gpt/settings.h"
 #include "tarn/data/token_dataset.h"
+#include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/scaler.h"
@@ -60,7 +62,8 @@ class GptTrainer {
   GptStepFigures train_step();
   void show(const GptStepFigures& f);
   double backward(const data::Batch& batch, double share, bool last);
-  double agree(double loss);
+  double agree(double loss, double seconds = 0);
+  std::pair<int64_t, int64_t> own_rows() const;
   bool stop_requested();
   Tensor loss(const data::Batch& batch);
   bool evaluate();
@@ -77,6 +80,8 @@ class GptTrainer {
   bool stop_ = false;  // a rank got a signal, and all know it
   data::TokenDataset train_, val_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what holds the parameters
+  std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
+  std::optional<dist::Balancer> balancer_;              // of ranks, with --rebalance
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   optim::GradScaler scaler_;  // of float16; else it does nothing

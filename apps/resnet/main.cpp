@@ -86,6 +86,9 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
                 static_cast<long long>(s.batch_size / ranks.size()),
                 static_cast<long long>(s.batch_size));
   }
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (s.lr_base_size > 0) std::printf("learning rate %s\n", number_text(s.rate()).c_str());
   std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
 }
@@ -207,6 +210,7 @@ int run(int argc, char** argv) {
     s.weights.reset();
   }
   s.device = choose_device(s.device, std::cout).str();
+  replica_devices(s.ranks, Device(s.device));  // throws where they are not there
   apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));

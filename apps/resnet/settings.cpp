@@ -49,6 +49,11 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
   options
+      .add("--lr-base-size", &s.lr_base_size,
+           "the --batch-size that --lr is meant for: the rate is --lr times --batch-size over this "
+           "(linear scaling); 0: --lr as it is")
+      .at_least(0);
+  options
       .add("--momentum", &s.momentum, "of SGD; with onecycle it goes 0.05 down and up around this")
       .at_least(0)
       .below(1);
@@ -151,6 +156,13 @@ void check_settings(const ResnetSettings& s) {
   }
   if (!s.amp && s.amp_dtype == "float16") {
     throw UsageError("--amp-dtype float16 does nothing without --amp; pass both");
+  }
+  if (s.ranks.rebalance > 0 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance is of --parallel dp; pass both");
+  }
+  if (s.sync_bn && s.ranks.parallel == "dp") {
+    throw UsageError(
+        "--sync-bn is for ranks; with --parallel dp each replica's norms see its rows");
   }
   if (s.start_epoch >= s.epochs) {
     throw UsageError("--start-epoch must be below --epochs; got " + std::to_string(s.start_epoch) +

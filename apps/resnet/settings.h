@@ -33,6 +33,7 @@ struct ResnetSettings {
   bool nesterov = false;
   double label_smoothing = 0, clip_grad_norm = 0;
   std::string scheduler = "onecycle";
+  int64_t lr_base_size = 0;
   int64_t warmup_epochs = 0, step_size = 30;
   std::string warmup_method = "linear";
   double warmup_decay = 0.01, gamma = 0.1, lr_min = 0;
@@ -52,6 +53,9 @@ struct ResnetSettings {
   // Ranks
   RankSettings ranks;
   bool sync_bn = false;
+
+  /// The learning rate after --lr-base-size.
+  double rate() const { return scaled_lr(lr, batch_size, lr_base_size); }
 };
 
 /// Declares every flag on `options`, bound to `s`.

@@ -40,7 +40,16 @@ std::unique_ptr<dist::DistributedDataParallel> make_ddp(const ResnetSettings& s,
                                                         const Ranks& ranks) {
   if (!ranks.group()) return nullptr;
   if (s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
-  return std::make_unique<dist::DistributedDataParallel>(net, *ranks.group());
+  return std::make_unique<dist::DistributedDataParallel>(
+      net, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
+}
+
+std::unique_ptr<dist::DataParallel> make_replicas(const ResnetSettings& s, const ImageData& data,
+                                                  nn::Module& net) {
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (devices.empty()) return nullptr;
+  return std::make_unique<dist::DataParallel>(
+      net, devices, [&] { return make_model(s, data); }, std::vector<double>{}, s.ranks.rebalance);
 }
 
 double percent(int64_t part, int64_t all) {
@@ -58,6 +67,7 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       ranks_(ranks),
       loader_(training_loader(s, data, ranks)),
       ddp_(make_ddp(s, net, ranks)),
+      replicas_(make_replicas(s, data, net)),
       optimizer_(make_optimizer(s, net)),
       scaler_(make_scaler(s)),
       ema_(make_ema(s, net)),
@@ -208,7 +218,8 @@ Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& 
   std::optional<SaveOnCpu> offload;
   if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
   const AutocastGuard autocast = autocast_for(s_);
-  logits = net_(to_async(batch.input, Device(s_.device)));
+  const Tensor input = to_async(batch.input, Device(s_.device));
+  logits = replicas_ ? (*replicas_)(input) : net_(input);
   return cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
 }
 

@@ -19,6 +19,7 @@
 #include "tarn/apps/resnet/report.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/loader.h"
+#include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
@@ -95,6 +96,7 @@ class Trainer {
   bool stop_ = false;  // a rank got a signal, and all know it
   data::DataLoader loader_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
+  std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradScaler scaler_;
   std::unique_ptr<optim::Scheduler> scheduler_;
