@@ -22,7 +22,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 // FNV-1a over 8-byte words: differences of single bits always show.
 uint64_t hash_of(const Tensor& x) {
-  const Tensor dense = raw::contiguous(x);
+  const Tensor dense = raw::contiguous(raw::to(x, kCPU));
   const size_t bytes = static_cast<size_t>(dense.numel() * item_size(dense.dtype()));
   const char* at = static_cast<const char*>(dense.data());
   uint64_t hash = 14695981039346656037ull;
@@ -35,7 +35,7 @@ uint64_t hash_of(const Tensor& x) {
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = raw::contiguous(a), y = raw::contiguous(b);
+  const Tensor x = raw::contiguous(raw::to(a, kCPU)), y = raw::contiguous(raw::to(b, kCPU));
   const size_t bytes = static_cast<size_t>(x.numel() * item_size(x.dtype()));
   return bytes == 0 || std::memcmp(x.data(), y.data(), bytes) == 0;
 }
@@ -83,7 +83,7 @@ void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, i
   if (tensors.empty() || group.size() == 1) return;
   std::vector<Tensor> copies;
   for (const Tensor& t : tensors) {
-    copies.push_back(group.rank() == root ? raw::alias(t) : empty(t.sizes(), {.dtype = t.dtype()}));
+    copies.push_back(group.rank() == root ? raw::alias(t) : empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()}));
   }
   group.broadcast(copies, root)->wait();
   for (size_t i = 0; group.rank() != root && i < tensors.size(); ++i) {

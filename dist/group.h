@@ -12,7 +12,7 @@
 // whatever the sizes, the timing and the transport (Note [Rank order] in collectives.cpp).
 //
 // Transports: local_group.h (threads of one process), host_channel.h (processes of one host),
-// gloo_group.h (processes anywhere).
+// gloo_group.h (processes anywhere), nccl_group.h (GPUs; the order of its sums is NCCL's).
 #pragma once
 
 #include <memory>
@@ -63,7 +63,7 @@ class ProcessGroup {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
-  /// "host", "gloo", "local".
+  /// "host", "gloo", "local", "nccl".
   virtual const char* transport() const = 0;
 
   // ---- in place
@@ -128,6 +128,11 @@ class ProcessGroup {
                                                       GroupOptions options) = 0;
   /// Devices whose tensors the transport moves.
   virtual bool takes(Device device) const { return device.is_cpu(); }
+  virtual std::string takes_what() const { return "the CPU"; }
+  /// Starts it, checked, on another group of the same ranks.
+  static WorkPtr forward(ProcessGroup& group, Collective collective) {
+    return group.submit(std::move(collective));
+  }
 
  private:
   WorkPtr start(Collective collective);

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tarn/apps/common/device_choice.h"
+#include "tarn/dist/nccl_group.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,6 +135,29 @@ TEST_F(ResnetRanks, a_restart_goes_on_from_the_last_checkpoint) {
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_NE(end.out.find("resumed in epoch 3, after 0 of 16 batches"), std::string::npos)
       << end.out << end.err;
+}
+
+TEST_F(ResnetRanks, on_gpus_they_train_over_nccl) {
+  const std::string why = tarn::dist::why_no_nccl();
+  if (!why.empty()) GTEST_SKIP() << why;
+  tarn::Backend& gpus = tarn::backend(tarn::DeviceType::kCUDA);
+  if (!tarn::apps::is_emulated(gpus.info(0)) && gpus.device_count() != 2)
+    GTEST_SKIP() << "not two GPUs";
+  setenv("TARN_EMU_DEVICES", "2", 1);
+  const std::vector<std::string> few = {"--epochs", "1", "--limit", "24", "--device", "cuda"};
+  const Ended one = run(1, "one", few), two = run(2, "two", few), three = run(3, "three", few);
+  unsetenv("TARN_EMU_DEVICES");
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_NE(two.out.find("2 ranks over nccl"), std::string::npos) << two.out;
+  const auto a = figures("one", "loss"), b = figures("two", "loss");
+  ASSERT_EQ(a.size(), 2u);
+  ASSERT_EQ(b.size(), 2u);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 2e-3) << i;
+  EXPECT_NE(three.code, 0);
+  EXPECT_NE(three.err.find("3 ranks were started on this host, but it has 2 GPUs"),
+            std::string::npos)
+      << three.err;
 }
 
 TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {

@@ -28,7 +28,7 @@ TEST(ChildRank, runs) {
   const auto group =
       init_process_group({.group = {.timeout = Millis(std::atoi(std::getenv("TARN_TEST_TIMEOUT"))),
                                     .start_timeout = Millis(20000)}});
-  const Tensor x = full({100000}, 1);
+  const Tensor x = full({100000}, 1, test::on(*group));
   group->all_reduce(x)->wait();
   if (group->rank() == 1) {
     std::this_thread::sleep_for(Millis(50));
@@ -62,6 +62,7 @@ std::vector<Death> die(const std::string& transport, const std::string& mode, in
                                           "TARN_TEST_TIMEOUT=" + std::to_string(timeout_ms),
                                           "TARN_TEST_OUT=" + (folder / "rank"),
                                           "TARN_DIST_TRANSPORT=" + transport,
+                                          "TARN_NCCL_BLOCKING_WAIT=1",
                                           "RANK=" + std::to_string(r),
                                           "WORLD_SIZE=3",
                                           "MASTER_ADDR=127.0.0.1",
@@ -97,10 +98,11 @@ std::vector<Death> die(const std::string& transport, const std::string& mode, in
 class DeadRank : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
+    const std::string why = test::why_not(GetParam(), 3);
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("host", "gloo"));
+INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("host", "gloo", "nccl"));
 
 TEST_P(DeadRank, ends_the_others_long_before_the_limit_and_is_named) {
   for (const char* mode : {"kill", "exit"}) {

@@ -16,6 +16,7 @@ namespace tarn::dist {
 namespace {
 
 using test::errors_of;
+using test::on;
 using test::quick;
 
 // ---- arguments
@@ -76,7 +77,7 @@ TEST(GroupInit, a_world_of_one_needs_no_launcher) {
   group->all_reduce(x)->wait();
   EXPECT_EQ(x.to_vector<double>(), std::vector<double>(3, 2.0));
   EXPECT_THROWS_WITH(init_process_group(Environment{}, {.transport = "mpi"}), ValueError,
-                     "transport must be auto, host or gloo; got \"mpi\"");
+                     "transport must be auto, host, gloo or nccl; got \"mpi\"");
   EXPECT_THROWS_WITH(make_store(Environment{}, {.meet = "tcp://x"}), ValueError,
                      "ranks meet at \"env://\" or \"file:///folder\"; got \"tcp://x\"");
 }
@@ -123,10 +124,11 @@ GroupOptions late(Millis limit) {
 class Failure : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
+    const std::string why = test::why_not(GetParam(), 3);
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "host", "gloo"));
+INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "host", "gloo", "nccl"));
 
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
@@ -147,8 +149,8 @@ TEST_P(Failure, different_operations_are_named_on_both_sides) {
   expect_difference(
       GetParam(),
       [](ProcessGroup& g) {
-        const Tensor x = zeros({10});
-        (g.rank() == 0 ? g.all_reduce(x) : g.reduce_scatter(zeros({5}), x))->wait();
+        const Tensor x = zeros({10}, on(g));
+        (g.rank() == 0 ? g.all_reduce(x) : g.reduce_scatter(zeros({5}, on(g)), x))->wait();
       },
       "all_reduce #1 of 40 bytes f32 (sum)", "reduce_scatter #1 of 40 bytes f32 (sum)");
 }
@@ -157,28 +159,28 @@ TEST_P(Failure, different_sizes_dtypes_and_reductions_are_found) {
   const auto differ = [&](const test::Body& body, const char* one, const char* other) {
     expect_difference(GetParam(), body, one, other);
   };
-  differ([](ProcessGroup& g) { g.all_reduce(zeros({10 + g.rank()}))->wait(); },
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({10 + g.rank()}, on(g)))->wait(); },
          "all_reduce #1 of 44 bytes", "all_reduce #1 of 40 bytes");
-  differ([](ProcessGroup& g) { g.all_reduce(zeros({20000 + 20 * g.rank()}))->wait(); },
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({20000 + 20 * g.rank()}, on(g)))->wait(); },
          "of 80080 bytes", "of 80000 bytes");
-  differ([](ProcessGroup& g) { g.all_reduce(zeros({g.rank() ? 10 : 20000}))->wait(); },
+  differ([](ProcessGroup& g) { g.all_reduce(zeros({g.rank() ? 10 : 20000}, on(g)))->wait(); },
          "of 40 bytes f32", "of 80000 bytes f32");
   differ(
       [](ProcessGroup& g) {
-        g.all_reduce(zeros({4}, {.dtype = g.rank() ? DType::kF32 : DType::kI32}))->wait();
+        g.all_reduce(zeros({4}, on(g, g.rank() ? DType::kF32 : DType::kI32)))->wait();
       },
       "of 16 bytes f32", "of 16 bytes i32");
   differ(
       [](ProcessGroup& g) {
-        g.all_reduce(zeros({4}), g.rank() ? ReduceOp::kMax : ReduceOp::kMin)->wait();
+        g.all_reduce(zeros({4}, on(g)), g.rank() ? ReduceOp::kMax : ReduceOp::kMin)->wait();
       },
       "f32 (max)", "f32 (min)");
   differ(
       [](ProcessGroup& g) {
         if (g.rank() == 0) {
-          g.send(zeros({50000}), 1)->wait();
+          g.send(zeros({50000}, on(g)), 1)->wait();
         } else {
-          g.recv(zeros({4}), 0)->wait();
+          g.recv(zeros({4}, on(g)), 0)->wait();
         }
       },
       "send of 200000 bytes f32", "send of 16 bytes f32");
@@ -194,7 +196,7 @@ TEST_P(Failure, a_late_rank_is_named_at_the_limit) {
           while (!over) std::this_thread::sleep_for(Millis(5));
           return;
         }
-        const WorkPtr work = g.all_reduce(zeros({7}));
+        const WorkPtr work = g.all_reduce(zeros({7}, on(g)));
         while (!work->test()) std::this_thread::sleep_for(Millis(5));
         over = true;
         work->wait();
@@ -210,7 +212,7 @@ TEST_P(Failure, a_rank_that_leaves_ends_the_others_at_once) {
   const auto errors = errors_of(GetParam(), 3, [](ProcessGroup& g) {
     g.barrier()->wait();
     if (g.rank() == 1) return g.abort("it was told to");
-    g.all_reduce(zeros({7}))->wait();
+    g.all_reduce(zeros({7}, on(g)))->wait();
   });
   EXPECT_LT(Clock::now() - start, Millis(15000)) << "the limit is 20 s";
   EXPECT_EQ(errors[1], "");
@@ -230,14 +232,14 @@ TEST_P(Failure, a_dead_group_says_why) {
           while (!over) std::this_thread::sleep_for(Millis(5));
           return;
         }
-        const WorkPtr first = g.all_reduce(zeros({7})), queued = g.barrier();
+        const WorkPtr first = g.all_reduce(zeros({7}, on(g))), queued = g.barrier();
         EXPECT_THROW(first->wait(), TimeoutError);
         over = true;
         EXPECT_THROWS_WITH(
             queued->wait(), DistError,
             "barrier #3 on rank 0 of 2 in group world: the group ended earlier (all_reduce #2");
-        EXPECT_THROWS_WITH((void)g.send(zeros({1}), 1), DistError, "make a new one");
-        g.all_reduce(zeros({7}))->wait();
+        EXPECT_THROWS_WITH((void)g.send(zeros({1}, on(g)), 1), DistError, "make a new one");
+        g.all_reduce(zeros({7}, on(g)))->wait();
       },
       late(Millis(100)));
   expect_part(errors[0],
@@ -257,7 +259,7 @@ TEST_P(Failure, what_nobody_waits_for_is_reported_and_ends_the_group_as_well) {
           while (!over) std::this_thread::sleep_for(Millis(5));
           return;
         }
-        const WorkPtr work = g.all_reduce(zeros({7}));
+        const WorkPtr work = g.all_reduce(zeros({7}, on(g)));
         while (!work->test()) std::this_thread::sleep_for(Millis(5));
         expect_part(tarn::test::slurp(folder / "flight-world-rank-0.txt"), "\n2\tfailed\t");
         over = true;

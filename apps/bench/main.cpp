@@ -20,6 +20,7 @@
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/local_group.h"
+#include "tarn/dist/nccl_group.h"
 
 namespace {
 
@@ -94,12 +95,21 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
 
 // Under a launcher its ranks; else threads of this process.
 int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks& ranks,
-                    int64_t local_ranks, bool json) {
+                    int local_ranks, const std::string& transport, bool json) {
+  const auto body = [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); };
   if (ranks.group()) {
-    print_collectives(*ranks.group(), settings, json);
+    body(*ranks.group());
+  } else if (transport == "nccl") {
+    const auto store = std::make_shared<dist::MemoryStore>();
+    auto cpu = dist::make_local_groups(local_ranks);
+    const auto make = [&](int r) {
+      return dist::make_nccl_group(
+          store, r, local_ranks,
+          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
+    };
+    dist::run_threads(local_ranks, make, body);
   } else {
-    dist::run_local(static_cast<int>(local_ranks),
-                    [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
+    dist::run_local(local_ranks, body);
   }
   return 0;
 }
@@ -148,6 +158,7 @@ int run(int argc, char** argv) {
   bench::CollectiveSettings c;
   int64_t local_ranks = 2;
   bool json = false;
+  std::string transport = "auto";
   apps::Options options(
       "tarn-bench",
       "Measures training steps (train; dist: alone, with DataParallel, with DDP), operators (ops) "
@@ -168,8 +179,6 @@ int run(int argc, char** argv) {
       .range(0, 64);
   options.group("dist (with the flags of train)");
   options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
-  options.add("--transport", &d.transport, "of the ranks")
-      .choices({"auto", "host", "gloo", "nccl"});
   options.group("ops");
   options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
   options.group("collectives");
@@ -182,22 +191,28 @@ int run(int argc, char** argv) {
   options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
       .value_name("FILE");
   options.group("All");
+  options
+      .add("--transport", &transport, "between ranks; nccl: each on a GPU of its own (threads too)")
+      .choices({"auto", "host", "gloo", "nccl"});
   options.add("--tf32", &tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
   options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
-  const apps::Ranks ranks = apps::Ranks::join({});
+  const apps::Ranks ranks = apps::Ranks::join({.transport = transport}, s.device);
   if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
   c.filter = filter;
   if (command == "dist") {
     d.train = s;
+    d.transport = transport;
     return bench::bench_dist(d, json);
   }
-  if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
+  if (command == "collectives") {
+    return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, json);
+  }
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});

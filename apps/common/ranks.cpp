@@ -7,11 +7,13 @@
 #include <fstream>
 #include <thread>
 
+#include "tarn/apps/common/device_choice.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/agree.h"
 #include "tarn/dist/init.h"
+#include "tarn/dist/nccl_group.h"
 
 namespace tarn::apps {
 
@@ -69,7 +71,28 @@ std::string replicas_title(const std::vector<Device>& devices) {
   return text;
 }
 
-Ranks Ranks::join(const RankSettings& s) {
+namespace {
+
+// An emulated GPU is chosen by name only, as in choose_device().
+bool has_real_gpu() {
+  return has_backend(DeviceType::kCUDA) && !is_emulated(backend(DeviceType::kCUDA).info(0));
+}
+
+// "cuda" is this rank's own GPU; "auto" too, where every rank can have one.
+std::string own_device(const std::string& device, const dist::Environment& e,
+                       const std::string& transport) {
+  const std::string own = Device(DeviceType::kCUDA, e.local_rank).str();
+  if (device == "cuda" || device == "cuda:0") return own;
+  if (device != "auto") return device;
+  const bool wanted = transport == "nccl" || (transport == "auto" && has_real_gpu());
+  const bool possible =
+      dist::why_no_nccl().empty() && e.local_size <= backend(DeviceType::kCUDA).device_count();
+  return wanted && possible ? own : "cpu";
+}
+
+}  // namespace
+
+Ranks Ranks::join(const RankSettings& s, std::string& device) {
   Ranks ranks;
   if (s.parallel == "none") return ranks;
   const dist::Environment e = dist::read_environment();
@@ -92,8 +115,13 @@ Ranks Ranks::join(const RankSettings& s) {
     set_num_threads(std::max(1, cores / e.local_size));
   }
   const dist::Millis timeout(static_cast<int64_t>(s.timeout * 1000));
+  const char* variable = std::getenv("TARN_DIST_TRANSPORT");
+  const std::string transport = s.transport == "auto" && variable ? variable : s.transport;
+  device = own_device(device, e, transport);
   ranks.group_ =
-      dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout}});
+      dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout},
+                                   .transport = s.transport,
+                                   .device = Device(device)});
   return ranks;
 }
 

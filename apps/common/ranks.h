@@ -14,11 +14,12 @@ namespace tarn::apps {
 
 /// The flags of trainers that run on several ranks or devices.
 struct RankSettings {
-  std::string parallel = "auto";  ///< "auto": ddp where a launcher started several ranks
-  double timeout = 60;            ///< seconds of any wait between ranks
-  double bucket_cap_mb = 25;      ///< of ddp
-  int64_t replicas = 0;           ///< of dp; 0: one for each GPU
-  int64_t rebalance = 0;          ///< steps between new shares by speed; 0: equal shares
+  std::string parallel = "auto";   ///< "auto": ddp where a launcher started several ranks
+  double timeout = 60;             ///< seconds of any wait between ranks
+  double bucket_cap_mb = 25;       ///< of ddp
+  int64_t replicas = 0;            ///< of dp; 0: one for each GPU
+  int64_t rebalance = 0;           ///< steps between new shares by speed; 0: equal shares
+  std::string transport = "auto";  ///< of dist::InitOptions
 };
 void declare_rank_flags(Options& options, RankSettings& settings);
 
@@ -40,8 +41,10 @@ class Ranks {
   /// This process alone.
   Ranks() = default;
   /// What the launcher's environment says. Gives kernels this rank's share of the cores, unless
-  /// OMP_NUM_THREADS says how many. Throws UsageError where --parallel and the environment differ.
-  static Ranks join(const RankSettings& settings);
+  /// OMP_NUM_THREADS says how many. device: as --device has it; of several ranks, each gets a GPU
+  /// of its own for "cuda" (they talk over NCCL then), and for "auto" where there are enough; else
+  /// the CPU. Throws UsageError where --parallel and the environment differ.
+  static Ranks join(const RankSettings& settings, std::string& device);
 
   int rank() const { return group_ ? group_->rank() : 0; }
   int size() const { return group_ ? group_->size() : 1; }

@@ -214,13 +214,11 @@ int run(int argc, char** argv) {
     apply_preset(options, s);
   }
   check_settings(s);
-  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   ranks.share(s.batch_size, "--batch-size");
   if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
     throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   if (!s.sample) replica_devices(s.ranks, Device(s.device));  // throws where they are not there
   set_allow_tf32(s.allow_tf32);

@@ -125,7 +125,8 @@ void declare_run(Options& options, GptSettings& s) {
   options.group("Run");
   options
       .add("--device", &s.device,
-           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu; of several "
+           "ranks each takes a GPU of its own")
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products with inputs rounded to 10 bits, faster");

@@ -174,15 +174,13 @@ int run(int argc, char** argv) {
                    "--test-only", "--progress"});
   }
   check_settings(s);
-  const Ranks ranks = Ranks::join(s.ranks);
+  const Ranks ranks = Ranks::join(s.ranks, s.device);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = ranks.restarted_run();
   if (!before.empty()) {
     s.resume = before;
     s.weights.reset();
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
   replica_devices(s.ranks, Device(s.device));  // throws where they are not there
   set_allow_tf32(s.allow_tf32);
