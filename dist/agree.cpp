@@ -115,7 +115,9 @@ void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, i
   if (tensors.empty() || group.size() == 1) return;
   std::vector<Tensor> copies;
   for (const Tensor& t : tensors) {
-    copies.push_back(group.rank() == root ? raw::alias(t) : empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()}));
+    copies.push_back(group.rank() == root
+                         ? raw::alias(t)
+                         : empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()}));
   }
   group.broadcast(copies, root)->wait();
   if (group.rank() == root) return;

@@ -34,8 +34,7 @@ std::shared_ptr<ProcessGroup> make_cpu_group(const std::shared_ptr<Store>& store
                                              const std::string& transport) {
   if (transport == "host") return make_host_group(store, e.rank, e.size, group);
   if (transport != "gloo") {
-    ChannelPtr channel =
-        make_host_channel(*store, group.name, e.rank, e.size, group.start_timeout);
+    ChannelPtr channel = make_host_channel(*store, group.name, e.rank, e.size, group.start_timeout);
     if (channel) return make_host_group(store, e.rank, e.size, group, std::move(channel));
   }
   return make_gloo_group(store, e.rank, e.size, {.group = group, .master = e.host});
@@ -58,21 +57,22 @@ std::shared_ptr<ProcessGroup> init_process_group(const Environment& e, const Ini
   const char* variable = std::getenv("TARN_DIST_TRANSPORT");
   const std::string transport =
       options.transport == "auto" && variable ? variable : options.transport;
-  TARN_CHECK_AS(ValueError,
-                transport == "auto" || transport == "gloo" || transport == "host" ||
-                    transport == "nccl",
-                "init_process_group: transport must be auto, host, gloo or nccl; got \"", transport,
-                "\"");
+  TARN_CHECK_AS(
+      ValueError,
+      transport == "auto" || transport == "gloo" || transport == "host" || transport == "nccl",
+      "init_process_group: transport must be auto, host, gloo or nccl; got \"", transport, "\"");
   const bool nccl = transport == "nccl" || (transport == "auto" && options.device.is_cuda());
   const Device device = nccl ? nccl_device(e, options.device) : kCPU;
+  GroupOptions group = options.group;
+  if (nccl) group.name += " cpu";
   std::shared_ptr<Store> store;
   std::shared_ptr<ProcessGroup> cpu;
   if (e.size == 1) {
     store = std::make_shared<MemoryStore>();
-    cpu = make_local_groups(1, options.group)[0];
+    cpu = make_local_groups(1, group)[0];
   } else {
     store = make_store(e, options);
-    cpu = make_cpu_group(store, e, options.group, transport);
+    cpu = make_cpu_group(store, e, group, transport);
   }
   if (!nccl) return cpu;
   return make_nccl_group(store, e.rank, e.size,

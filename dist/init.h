@@ -16,7 +16,8 @@ struct InitOptions {
   /// between GPUs, and tensors of the CPU by host or gloo; "auto": nccl if `device` is a GPU, else
   /// host if it can be, else gloo. TARN_DIST_TRANSPORT wins over "auto".
   std::string transport = "auto";
-  /// Where this rank's tensors are. The CPU with transport nccl: the GPU of its number on this host.
+  /// Where this rank's tensors are. The CPU with transport nccl: the GPU of its number on this
+  /// host.
   Device device = kCPU;
   /// Where the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT) or "file:///folder", which all
   /// ranks see and which is new for every run.

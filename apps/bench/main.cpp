@@ -106,7 +106,7 @@ int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks
     body(*ranks.group());
   } else if (transport == "nccl") {
     const auto store = std::make_shared<dist::MemoryStore>();
-    auto cpu = dist::make_local_groups(local_ranks);
+    auto cpu = dist::make_local_groups(local_ranks, {.name = "world cpu"});
     const auto make = [&](int r) {
       return dist::make_nccl_group(
           store, r, local_ranks,
