@@ -75,7 +75,7 @@ class DistributedDataParallel {
   /// Replaces the average of buckets by another way to it (compression). Same on all ranks.
   void register_comm_hook(CommHook hook) { reducer_.set_comm_hook(std::move(hook)); }
   /// Of the last backward.
-  const ReducerStats& stats() const { return reducer_.stats(); }
+  ReducerStats stats() const { return reducer_.stats(); }
   /// Throws DistError that names the first tensor in which the replicas differ.
   void check_replicas();
 

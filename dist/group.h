@@ -39,8 +39,9 @@ inline constexpr int kMaxTag = 1 << 20;  ///< of send and recv
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when it is done. Throws what went wrong: TimeoutError or PeerError that names the
-  /// operation, its number, sizes, group, rank and the rank at fault. The group is dead then.
+  /// Returns when it is done; over NCCL, when what is queued on the current stream from now on
+  /// comes after it. Throws what went wrong: TimeoutError or PeerError that names the operation,
+  /// its number, sizes, group, rank and the rank at fault. The group is dead then.
   virtual void wait() = 0;
   /// Waits at most this long. Throws TimeoutError then; the collective goes on.
   virtual void wait(Millis limit) = 0;

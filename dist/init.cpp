@@ -63,14 +63,16 @@ std::shared_ptr<ProcessGroup> init_process_group(const Environment& e, const Ini
       "init_process_group: transport must be auto, host, gloo or nccl; got \"", transport, "\"");
   const bool nccl = transport == "nccl" || (transport == "auto" && options.device.is_cuda());
   const Device device = nccl ? nccl_device(e, options.device) : kCPU;
+  GroupOptions group = options.group;
+  if (nccl) group.name += " cpu";
   std::shared_ptr<Store> store;
   std::shared_ptr<ProcessGroup> cpu;
   if (e.size == 1) {
     store = std::make_shared<MemoryStore>();
-    cpu = make_local_groups(1, options.group)[0];
+    cpu = make_local_groups(1, group)[0];
   } else {
     store = make_store(e, options);
-    cpu = make_cpu_group(store, e, options.group, transport);
+    cpu = make_cpu_group(store, e, group, transport);
   }
   if (!nccl) return cpu;
   return make_nccl_group(store, e.rank, e.size,

@@ -23,7 +23,8 @@ namespace tarn::dist {
 struct NcclOptions {
   GroupOptions group = {};
   Device device = Device(DeviceType::kCUDA, 0);  ///< this rank's GPU, no other rank's
-  /// Moves tensors of the CPU; null: nobody does. Shares the group's fate.
+  /// Moves tensors of the CPU; null: nobody does. Shares the group's fate. Its name is another one,
+  /// which tells its records from this group's.
   std::shared_ptr<ProcessGroup> cpu = nullptr;
   /// wait() keeps the host until the collective is done, and throws what went wrong.
   bool blocking_wait = false;

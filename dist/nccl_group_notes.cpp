@@ -79,11 +79,22 @@ std::optional<Ending> Notes::ending(int rank) {
   }
 }
 
-int Notes::dead(const std::vector<int>& ranks) const {
+std::vector<int> Notes::dead(const std::vector<int>& ranks) const {
+  std::vector<int> dead;
   for (int r : ranks) {
-    if (r != rank_ && peers_[static_cast<size_t>(r)].ended()) return r;
+    if (r != rank_ && peers_[static_cast<size_t>(r)].ended()) dead.push_back(r);
   }
-  return -1;
+  return dead;
+}
+
+// Which of several ended first cannot be seen.
+void Notes::throw_dead(const std::vector<int>& dead) {
+  std::string text;
+  for (int r : dead) {
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(r) +
+            " is gone: it ended or was killed";
+  }
+  throw PeerError(dead[0], text);
 }
 
 std::exception_ptr Notes::explain(const std::string& queue, const std::vector<int>& ranks,
@@ -103,9 +114,8 @@ std::exception_ptr Notes::explain(const std::string& queue, const std::vector<in
         const auto end = ending(r);
         if (end && end->failed) throw PeerError(r, who(r) + " closed its connection: " + end->text);
       }
-      if (const int r = dead(missing); r >= 0) {
-        throw PeerError(r, who(r) + " is gone: it ended or was killed");
-      }
+      const std::vector<int> gone = dead(missing);
+      if (!gone.empty()) throw_dead(gone);
       if (missing.empty() || Clock::now() >= deadline) break;
       std::this_thread::sleep_for(kLook);
     }

@@ -40,8 +40,10 @@ class Notes {
   int64_t news();
   std::optional<Header> read(const std::string& queue, int rank);
   std::optional<Ending> ending(int rank);
-  /// The rank whose process has ended, of `ranks`; none: -1.
-  int dead(const std::vector<int>& ranks) const;
+  /// Those of `ranks` whose process has ended.
+  std::vector<int> dead(const std::vector<int>& ranks) const;
+  /// Throws PeerError that names them. REQUIRES: not empty.
+  [[noreturn]] static void throw_dead(const std::vector<int>& dead);
 
   /// The error of a collective that failed on this rank, which is at `mine`. Waits a little for the
   /// others' word. ranks: those in the queue; said: what the transport says of it, "" if it was

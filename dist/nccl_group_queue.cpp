@@ -50,6 +50,10 @@ std::string rank_name(int rank) {
   return "rank " + std::to_string(rank);
 }
 
+[[noreturn]] void throw_left(int rank) {
+  throw PeerError(rank, rank_name(rank) + " is gone: it left the group");
+}
+
 int place_of(int rank, const std::vector<int>& ranks) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
@@ -233,23 +237,23 @@ void NcclQueue::answer_news() {
 // Throws PeerError if collective `number` waits for a rank that is gone.
 void NcclQueue::check_others(uint64_t number) {
   answer_news();
-  int gone = state_->notes->dead(ranks_);
-  std::string why = " is gone: it ended or was killed";
-  for (size_t i = 0; i < ranks_.size() && gone < 0; ++i) {
+  const std::vector<int> dead = state_->notes->dead(ranks_);
+  int left = -1;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
     if (!endings_[i]) continue;
     if (endings_[i]->failed) {
       throw PeerError(ranks_[i],
                       rank_name(ranks_[i]) + " closed its connection: " + endings_[i]->text);
     }
-    gone = ranks_[i];
-    why = " is gone: it left the group";
-    if (name_.empty() && endings_[i]->last < number) throw PeerError(gone, rank_name(gone) + why);
+    left = ranks_[i];
+    if (name_.empty() && endings_[i]->last < number) throw_left(left);
   }
-  if (gone < 0) return;
+  if (left < 0 && dead.empty()) return;
   // It may have done its part before.
   if (suspect_since_ == Clock::time_point{}) suspect_since_ = Clock::now();
   if (Clock::now() - suspect_since_ < kSuspicion) return;
-  throw PeerError(gone, rank_name(gone) + why);
+  if (left >= 0) throw_left(left);
+  Notes::throw_dead(dead);
 }
 
 // said: by NCCL; "": nothing, the limit has passed.
@@ -273,8 +277,8 @@ void NcclQueue::fail(NcclWork& work, std::exception_ptr error) {
     error = std::current_exception();
   }
   if (name_.empty()) state_->recorder.changed(work.number_, FlightRecorder::State::kFailed);
+  state_->fail(text);  // writes the record, before anybody who waits goes on
   work.end(error);
-  state_->fail(text);
   end_all();
 }
 

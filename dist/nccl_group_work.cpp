@@ -27,7 +27,7 @@ void NcclState::fail(const std::string& reason) {
   }
   notes->publish(Ending{.failed = true, .last = last, .text = reason});
   for (const auto& queue : queues) queue->abort();
-  recorder.write(options.group.name + " nccl", rank, size, reason);
+  recorder.write(options.group.name, rank, size, reason);
   if (options.cpu) options.cpu->abort(reason);
 }
 

@@ -255,6 +255,7 @@ void Reducer::end() {
 void Reducer::finish() {
   const auto computed = Clock::now();
   stats_ = {.buckets = buckets(), .compute_seconds = seconds_between(start_, computed)};
+  done_.clear();
   for (Bucket& b : buckets_) {
     const auto before = Clock::now();
     b.work->wait();
@@ -262,11 +263,9 @@ void Reducer::finish() {
     stats_.each.push_back({.bytes = b.flat.numel() * item_size(b.flat.dtype()),
                            .parameters = static_cast<int>(b.params.size()),
                            .sent_at = b.sent_at,
-                           .comm = b.work->seconds(),
                            .wait = seconds_between(before, Clock::now())});
     stats_.bytes += stats_.each.back().bytes;
-    stats_.comm_seconds += stats_.each.back().comm;
-    b.work.reset();
+    done_.push_back(std::move(b.work));
   }
   stats_.wait_seconds = seconds_between(computed, Clock::now());
   agree_on_use();
@@ -286,6 +285,15 @@ std::string ReducerStats::table() const {
     text += line;
   }
   return text;
+}
+
+ReducerStats Reducer::stats() const {
+  ReducerStats stats = stats_;
+  for (size_t i = 0; i < done_.size(); ++i) {
+    stats.each[i].comm = done_[i]->seconds();
+    stats.comm_seconds += stats.each[i].comm;
+  }
+  return stats;
 }
 
 }  // namespace tarn::dist

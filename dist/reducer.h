@@ -48,7 +48,8 @@ struct BucketStats {
   double wait = 0;     ///< of that, after backward had nothing left to compute
 };
 
-/// What the last backward that synchronised did.
+/// What the last backward that synchronised did. On a GPU, whose work goes on by itself,
+/// comm_seconds is known when that is done, and wait_seconds is the host's.
 struct ReducerStats {
   int buckets = 0;
   std::vector<BucketStats> each = {};  ///< in the order in which they were sent
@@ -76,7 +77,7 @@ class Reducer {
   void set_sync(bool on) { sync_ = on; }
   bool sync() const { return sync_; }
   void set_comm_hook(CommHook hook) { comm_hook_ = std::move(hook); }
-  const ReducerStats& stats() const { return stats_; }
+  ReducerStats stats() const;
   /// Called before a backward that synchronises sends anything; averages are multiplied by what it
   /// returns. For Join.
   void set_before_reduce(std::function<double()> call) { before_reduce_ = std::move(call); }
@@ -138,6 +139,7 @@ class Reducer {
   enum class Phase { kIdle, kLocal, kReducing } phase_ = Phase::kIdle;
   std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
   ReducerStats stats_;
+  std::vector<WorkPtr> done_;  // of the last backward, for their times
 };
 
 }  // namespace tarn::dist

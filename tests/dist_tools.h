@@ -33,7 +33,9 @@ inline GroupOptions quick(Millis timeout = Millis(20000)) {
 inline void run_met(const std::string& transport, int size, const Body& body,
                     const GroupOptions& options) {
   const auto store = std::make_shared<MemoryStore>();
-  auto local = make_local_groups(size, options);
+  GroupOptions cpu = options;
+  cpu.name += " cpu";
+  auto local = make_local_groups(size, cpu);
   const auto make = [&](int r) -> std::shared_ptr<ProcessGroup> {
     if (transport == "gloo") return make_gloo_group(store, r, size, {.group = options});
     if (transport == "host") return make_host_group(store, r, size, options);

@@ -16,10 +16,10 @@ namespace tarn::apps {
 struct RankSettings {
   std::string parallel = "auto";   ///< "auto": ddp where a launcher started several ranks
   double timeout = 60;             ///< seconds of any wait between ranks
-  std::string transport = "auto";  ///< of dist::InitOptions
   double bucket_cap_mb = 25;       ///< of ddp
   int64_t replicas = 0;            ///< of dp; 0: one for each GPU
   int64_t rebalance = 0;           ///< steps between new shares by speed; 0: equal shares
+  std::string transport = "auto";  ///< of dist::InitOptions
 };
 void declare_rank_flags(Options& options, RankSettings& settings);
 

@@ -35,3 +35,15 @@ elseif(NOT TARN_NCCL STREQUAL "OFF")
     message(FATAL_ERROR "TARN_NCCL=ON, but ${TARN_NCCL_WHY}")
   endif()
 endif()
+
+# tarn_vendor_headers(TARGET): for sources that call cuDNN or NCCL, or stand in for them.
+function(tarn_vendor_headers target)
+  target_compile_definitions(${target} PRIVATE TARN_HAVE_CUDNN=${TARN_HAVE_CUDNN}
+                                               TARN_HAVE_NCCL=${TARN_HAVE_NCCL})
+  if(TARN_HAVE_CUDNN)
+    target_include_directories(${target} SYSTEM PRIVATE ${TARN_CUDNN_INCLUDE})
+  endif()
+  if(TARN_HAVE_NCCL)
+    target_include_directories(${target} SYSTEM PRIVATE ${TARN_NCCL_INCLUDE})
+  endif()
+endfunction()

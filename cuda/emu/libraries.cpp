@@ -55,6 +55,7 @@
 #define TARN_EMU_CUDNN(X)
 #endif
 #if TARN_HAVE_NCCL
+static constexpr bool kHaveNccl = true;
 #define TARN_EMU_NCCL(X) \
   X(ncclGetVersion) \
   X(ncclGetUniqueId) \
@@ -75,6 +76,7 @@
   X(ncclGroupStart) \
   X(ncclGroupEnd)
 #else
+static constexpr bool kHaveNccl = false;
 #define TARN_EMU_NCCL(X)
 #endif
 // clang-format on
@@ -92,7 +94,7 @@ namespace tarn::emu {
 bool stands_in_for(const char* library) {
   return std::strcmp(library, "cuBLAS") == 0 || std::strcmp(library, "cuBLASLt") == 0 ||
          (TARN_HAVE_CUDNN && std::strcmp(library, "cuDNN") == 0) ||
-         (TARN_HAVE_NCCL && std::strcmp(library, "NCCL") == 0);
+         (kHaveNccl && std::strcmp(library, "NCCL") == 0);
 }
 
 void* library_symbol(const char* name) {
