@@ -57,6 +57,18 @@ elseif(NOT TARN_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+# tarn_emulated_kernel_flags(OBJECTS): flags of an object library of kernels for the emulation.
+function(tarn_emulated_kernel_flags objects)
+  set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(${objects} PRIVATE tarn_flags)
+  target_include_directories(${objects} PRIVATE ${TARN_INCLUDE_TREE})
+  target_include_directories(${objects} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda/emu/include)
+  target_include_directories(${objects} SYSTEM PRIVATE ${TARN_CUDA_INCLUDE})
+  target_compile_definitions(${objects} PRIVATE TARN_CUDA_EMU=1)
+  target_compile_options(${objects} PRIVATE -O1 -march=x86-64-v3 -ffp-contract=off
+                                            -fno-strict-aliasing -Wno-unknown-pragmas)
+endfunction()
+
 # tarn_cuda_sources(TARGET files.cu...): adds kernels to a target, compiled as this build does.
 function(tarn_cuda_sources target)
   get_target_property(name ${target} NAME)
@@ -75,17 +87,12 @@ function(tarn_cuda_sources target)
     endif()
   endforeach()
   add_library(${kernels} OBJECT ${sources})
-  set_target_properties(${kernels} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
-                                              POSITION_INDEPENDENT_CODE ON)
-  target_include_directories(${kernels} PRIVATE ${TARN_INCLUDE_TREE})
   if(TARN_CUDA_MODE STREQUAL "EMU")
-    target_link_libraries(${kernels} PRIVATE tarn_flags)
-    target_include_directories(${kernels} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/cuda/emu/include)
-    target_include_directories(${kernels} SYSTEM PRIVATE ${TARN_CUDA_INCLUDE})
-    target_compile_definitions(${kernels} PRIVATE TARN_CUDA_EMU=1)
-    target_compile_options(${kernels} PRIVATE -O1 -march=x86-64-v3 -ffp-contract=off
-                                              -fno-strict-aliasing -Wno-unknown-pragmas)
+    tarn_emulated_kernel_flags(${kernels})
   else()
+    set_target_properties(${kernels} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                                                POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(${kernels} PRIVATE ${TARN_INCLUDE_TREE})
     target_compile_options(${kernels} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall>")
     if(TARN_PTXAS_VERBOSE)

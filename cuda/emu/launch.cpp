@@ -1,4 +1,6 @@
 // launch.cpp - kernel launches: what CUDA checks, what the emulator checks beyond, and the log.
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "tarn/cuda/emu/runtime.h"
@@ -8,6 +10,16 @@ namespace tarn::emu {
 namespace {
 
 std::optional<std::vector<Launch>> launch_log;
+
+// For tests/gpu/unreached. One write, so that processes at the same time do not mix.
+void note_first_launch(const Kernel& kernel) {
+  static const char* const path = std::getenv("TARN_EMU_KERNELS");
+  if (path == nullptr) return;
+  std::FILE* file = std::fopen(path, "a");
+  if (file == nullptr) die("TARN_EMU_KERNELS: cannot write '%s'", path);
+  std::fprintf(file, "%s\n", kernel.mangled.c_str());
+  std::fclose(file);
+}
 
 // CUDA's limits (compute capability 9.0).
 bool is_valid_shape(dim3 grid, dim3 block) {
@@ -62,6 +74,7 @@ cudaError_t launch_kernel(const cudaLaunchConfig_t& config, const void* function
   if (config.dynamicSmemBytes > kernel.dynamic_shared_limit) return fail(cudaErrorInvalidValue);
   const int device = stream->device;
   check_pointers(kernel, pointers, count, device);
+  if (kernel.launches == 0) note_first_launch(kernel);
   if (launch_log) {
     const dim3 g = config.gridDim, b = config.blockDim;
     launch_log->push_back({kernel.name,
