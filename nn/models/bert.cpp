@@ -128,11 +128,18 @@ Tensor Bert::pooled(const Tensor& hidden) {
   return tanh(pooler->dense(hidden.select(1, 0)));
 }
 
-Tensor Bert::sentence_vectors(const Tensor& tokens, const Tensor& mask) {
+Tensor Bert::sentence_vectors(const Tensor& tokens, const Tensor& mask,
+                              const SentenceOptions& options) {
   const Tensor hidden = run(tokens, mask);
-  const Tensor counts = mask.to(hidden.dtype()).unsqueeze(2);
-  const Tensor mean = (hidden * counts).sum({1}) / clamp_min(counts.sum({1}), 1e-9);
-  return mean / clamp_min(tarn::norm(mean, 2, {1}, true), 1e-12);
+  Tensor vectors;
+  if (options.pooling == SentenceOptions::Pooling::kFirst) {
+    vectors = hidden.select(1, 0);
+  } else {
+    const Tensor counts = mask.to(hidden.dtype()).unsqueeze(2);
+    vectors = (hidden * counts).sum({1}) / clamp_min(counts.sum({1}), 1e-9);
+  }
+  if (!options.normalize) return vectors;
+  return vectors / clamp_min(tarn::norm(vectors, 2, {1}, true), 1e-12);
 }
 
 TensorDict bert_state_from_huggingface(const TensorDict& dict) {
