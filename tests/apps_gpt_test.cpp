@@ -160,6 +160,10 @@ TEST_F(TarnGpt, weights_of_a_run_start_another) {
   const Ended scored = run(small("unused", {"--eval-only", "--init-from", weights}));
   ASSERT_EQ(scored.code, 0) << scored.err;
   EXPECT_NE(scored.out.find("\ntrain loss "), std::string::npos) << scored.out;
+  const std::string exported = folder / "gpt.bin";
+  const Ended written = run({"--resume", folder / "run", "--export", exported});
+  EXPECT_EQ(written.out.find("wrote " + exported + " ("), 0u) << written.out << written.err;
+  EXPECT_EQ(run(small("unused", {"--eval-only", "--init-from", exported})).out, scored.out);
   const Ended tuned = run(small("tuned", {"--init-from", weights, "--max-iters", "20"}));
   ASSERT_EQ(tuned.code, 0) << tuned.err;
   EXPECT_LT(losses("tuned").front().second, 1.2);
@@ -254,6 +258,10 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails(small("b", {"--init-from", folder / "w.safetensors"}), 1, "w.safetensors");
   fails({"--resume", folder / "none"}, 1, "no run to go on with");
   fails({"--sample"}, 2, "--sample needs weights");
+  fails({"--export", folder / "x.bin"}, 2, "--export needs weights");
+  fails({"--export", "x.bin", "--sample", "--init-from", "w.bin"}, 2, "does not go with --sample");
+  fails({"--export", "x.bin", "--dtype", "float16", "--init-from", "w.bin"}, 2,
+        "checkpoints of llm.c hold float32 or bfloat16");
   fails({"--bogus"}, 2, "unknown option --bogus");
   fails(small("d", {"--parallel", "dp"}), 2, "the cpu is one device; pass --replicas N");
   fails(small("d", {"--replicas", "2"}), 2, "--replicas is of --parallel dp; pass both");

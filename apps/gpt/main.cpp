@@ -1,7 +1,7 @@
 // main.cpp - tarn-gpt: trains GPT-2 models on text, and writes text with them.
 //
 // Read on: settings (the flags), corpus (text to tokens), setup (model, optimizer, schedule),
-// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint.
+// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint, export.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,7 @@
 #include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/trainer.h"
 #include "tarn/apps/gpt/write_text.h"
@@ -52,6 +53,18 @@ std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const char* name) {
   GptSettings sized = s;
   sized.block_size = c.options.block;
   return make_gpt(sized, GptWeights{std::move(c.model), c.options}, *s.resume);
+}
+
+int export_weights(const GptSettings& s, const Options& options) {
+  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  const auto gpt = s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, tokenizer.get());
+  const DType dtype = s.dtype == "float16"    ? DType::kF16
+                      : s.dtype == "bfloat16" ? DType::kBF16
+                                              : DType::kF32;
+  export_gpt(*s.export_to, *gpt, tokenizer.get(), dtype);
+  std::printf("wrote %s (%lld parameters, %s)\n", s.export_to->c_str(),
+              static_cast<long long>(gpt->num_parameters()), s.dtype.c_str());
+  return 0;
 }
 
 int write_samples(const GptSettings& s, const Options& options) {
@@ -208,12 +221,18 @@ int run(int argc, char** argv) {
   if (s.init_from == "resume" && !s.resume && options.given("--out-dir")) s.resume = s.out_dir;
   if (s.resume) {
     inherit_flags(options, *s.resume,
-                  {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
-                   "--start", "--num-samples", "--max-new-tokens"});
+                  {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--export",
+                   "--progress", "--start", "--num-samples", "--max-new-tokens"});
   } else {
     apply_preset(options, s);
   }
+  // What a run computes in says nothing of what its weights are: they are float32.
+  if (s.export_to && !options.given("--dtype")) s.dtype = "float32";
   check_settings(s);
+  if (s.export_to) {
+    s.device = "cpu";
+    return export_weights(s, options);
+  }
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
   ranks.share(s.batch_size, "--batch-size");
   if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {

@@ -37,6 +37,11 @@ void declare_model(Options& options, GptSettings& s) {
            "scratch, resume (the run in --out-dir), or a file of weights: safetensors of Hugging "
            "Face's GPT-2, nanoGPT or tarn-gpt, or a checkpoint of llm.c")
       .value_name("FROM");
+  options
+      .add("--export", &s.export_to,
+           "only write the weights of --resume RUN or --init-from FILE, as --dtype: NAME.bin for "
+           "llm.c, NAME.safetensors for Hugging Face, or a folder for its from_pretrained()")
+      .value_name("NAME");
   options.add("--n-layer", &s.n_layer, "blocks").at_least(1).default_text("by --model");
   options.add("--n-head", &s.n_head, "attention heads").at_least(1).default_text("by --model");
   options.add("--n-embd", &s.n_embd, "width").at_least(1).default_text("by --model");
@@ -150,6 +155,7 @@ void declare_run(Options& options, GptSettings& s) {
       "  tarn-gpt --sample --resume runs/NAME --start 'And God'\n"
       "  tarn-run --nproc 2 tarn-gpt                   two processes, as one would train\n"
       "  tarn-gpt --sample --init-from model.safetensors --tokenizer VOCABFOLDER --start Hello\n"
+      "  tarn-gpt --resume runs/NAME --export gpt.bin  for llm.c\n"
       "\n"
       "A run writes config.json, args.txt, tokenizer.json, metrics.jsonl, train.log,\n"
       "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C or\n"
@@ -192,9 +198,17 @@ void check_settings(const GptSettings& s) {
   if (s.init_from == "resume" && !s.resume) {
     throw UsageError("--init-from resume needs --out-dir RUN, the folder of the run to go on with");
   }
-  if ((s.sample || s.eval_only) && !s.resume && !s.from_file()) {
-    throw UsageError(std::string(s.sample ? "--sample" : "--eval-only") +
-                     " needs weights: pass --resume RUN or --init-from FILE");
+  if ((s.sample || s.eval_only || s.export_to) && !s.resume && !s.from_file()) {
+    const char* flag = s.sample ? "--sample" : s.eval_only ? "--eval-only" : "--export";
+    throw UsageError(std::string(flag) + " needs weights: pass --resume RUN or --init-from FILE");
+  }
+  if (s.export_to && (s.sample || s.eval_only)) {
+    throw UsageError(std::string("--export writes weights and ends; it does not go with ") +
+                     (s.sample ? "--sample" : "--eval-only"));
+  }
+  if (s.export_to && s.export_to->ends_with(".bin") && s.dtype == "float16") {
+    throw UsageError("--export " + *s.export_to +
+                     ": checkpoints of llm.c hold float32 or bfloat16; pass one with --dtype");
   }
   if (s.n_embd % s.n_head != 0) {
     throw UsageError("--n-embd must be a multiple of --n-head; got " + std::to_string(s.n_embd) +

@@ -29,6 +29,7 @@ struct GptSettings {
   // Evaluation
   int64_t eval_interval = 250, eval_iters = 20, log_interval = 10;
   bool eval_only = false;
+  std::optional<std::string> export_to;
   // Text
   bool sample = false, kv_cache = true;
   std::string start;
