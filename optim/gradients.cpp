@@ -1,6 +1,9 @@
 // gradients.cpp - collecting gradients, their norms and their scaling in one pass each.
 #include "tarn/optim/gradients.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "tarn/core/factory.h"
 #include "tarn/core/kernels.h"
 #include "tarn/core/profiler.h"
@@ -40,6 +43,20 @@ void Gradients::scale(double factor) const {
 
 void Gradients::changed() const {
   for (const Tensor& g : list) g.bump_version();
+}
+
+double total_norm(const std::vector<double>& norms, double norm_type) {
+  double largest = 0, sum = 0;
+  for (double n : norms) {
+    if (std::isnan(n)) return n;
+    largest = std::max(largest, n);
+    sum += n;
+  }
+  if (norm_type == 1) return sum;
+  if (std::isinf(norm_type) || largest == 0 || std::isinf(largest)) return largest;
+  sum = 0;
+  for (double n : norms) sum += (n / largest) * (n / largest);
+  return largest * std::sqrt(sum);
 }
 
 }  // namespace tarn::optim::detail

@@ -23,4 +23,7 @@ struct Gradients {
   void changed() const;
 };
 
+/// The norm of norms; scaled, so that their squares cannot overflow. NaN stays.
+double total_norm(const std::vector<double>& norms, double norm_type);
+
 }  // namespace tarn::optim::detail

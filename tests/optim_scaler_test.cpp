@@ -124,6 +124,47 @@ TEST(GradScaler, unscaled_gradients_can_be_clipped) {
   EXPECT_NEAR(p.values()[1], 2 - 0.8, 1e-6);
 }
 
+TEST(GradScaler, unscaling_and_clipping_are_one_pass_with_the_same_result) {
+  Problem p;
+  GradScaler scaler;
+  p.backward(scaler, 3, 4);
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), 5);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[0], 0.6, 1e-6);
+  EXPECT_TRUE(scaler.step(p.sgd));
+  scaler.update();
+  EXPECT_NEAR(p.values()[1], 2 - 0.8, 1e-6);
+  p.backward(scaler, 0.5, 0.25);  // within bounds: only unscaled
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), std::sqrt(0.3125));
+  EXPECT_EQ(p.w.grad().to_vector<double>(), (Values{0.5, 0.25}));
+  EXPECT_THROWS_WITH(scaler.unscale_(p.sgd), ValueError, "gradients are unscaled already");
+  EXPECT_THROWS_WITH(scaler.clip_grad_norm_(p.sgd, -1), ValueError,
+                     "clip_grad_norm_: max_norm must be at least 0; got -1");
+  EXPECT_TRUE(scaler.step(p.sgd));
+  EXPECT_THROWS_WITH(scaler.clip_grad_norm_(p.sgd, 1), ValueError,
+                     "clip_grad_norm_: this optimizer has stepped already");
+}
+
+TEST(GradScaler, an_overflow_found_while_clipping_skips_the_step) {
+  for (double bad : {kInf, std::nan("")}) {
+    Problem p;
+    GradScaler scaler;
+    p.backward(scaler, bad, 4);
+    EXPECT_FALSE(std::isfinite(scaler.clip_grad_norm_(p.sgd, 1.0)));
+    EXPECT_FALSE(scaler.step(p.sgd));
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), 32768);
+    EXPECT_EQ(p.values(), (Values{1, 2}));
+  }
+}
+
+TEST(GradScaler, disabled_it_clips_as_ever) {
+  Problem p;
+  GradScaler scaler({.enabled = false});
+  p.backward(scaler, 3, 4);
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), 5);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[1], 0.8, 1e-6);
+}
+
 TEST(GradScaler, an_overflow_found_by_unscale_skips_the_step_after_clipping) {
   Problem p;
   GradScaler scaler;
