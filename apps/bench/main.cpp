@@ -2,6 +2,7 @@
 //
 //   tarn-bench train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --json
 //   tarn-bench dist --model gpt --batch 12
+//   tarn-bench generate --model gpt2
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include "tarn/apps/bench/collectives.h"
 #include "tarn/apps/bench/dist.h"
+#include "tarn/apps/bench/generate.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -136,6 +138,26 @@ int run_ops(const std::string& filter, const std::string& dtype, Device device, 
   return 0;
 }
 
+int run_generate(const bench::GenerateSettings& settings, bool json) {
+  const bench::GenerateResult r = bench::bench_generate(settings);
+  if (json) {
+    std::cout << apps::JsonObject()
+                     .add("name", settings.model)
+                     .add("tokens_per_s", r.tokens_per_s)
+                     .add("limit", r.limit)
+                     .add("read_gbps", r.read_gbps)
+                     .text()
+              << "\n";
+  } else {
+    std::printf(
+        "%s: %.1f tokens/s, batch 1; %.0f %% of the %.1f that reading the weights at %.1f GB/s "
+        "allows\n",
+        settings.model.c_str(), r.tokens_per_s, 100 * r.tokens_per_s / r.limit, r.limit,
+        r.read_gbps);
+  }
+  return 0;
+}
+
 void run_roofline(const bench::RooflineSettings& settings) {
   bench::print_roofline(bench::account_step(settings), settings);
 }
@@ -146,20 +168,23 @@ int run(int argc, char** argv) {
   bench::TrainSettings s;
   bench::DistSettings d;
   bench::CollectiveSettings c;
+  bench::GenerateSettings g;
   int64_t local_ranks = 2;
   bool json = false;
   apps::Options options(
       "tarn-bench",
-      "Measures training steps (train; dist: alone, with DataParallel, with DDP), operators (ops) "
-      "and collectives; accounts for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, dist, ops, collectives or roofline")
-      .choices({"train", "dist", "ops", "collectives", "roofline"})
+      "Measures training steps (train; dist: alone, with DataParallel, with DDP), text generation "
+      "(generate), operators (ops) and collectives; accounts for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, dist, generate, ops, collectives or roofline")
+      .choices({"train", "dist", "generate", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
-  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp", "gpt"});
+  options.add("--model", &s.model, "the network")
+      .choices({"resnet18", "resnet50", "mlp", "gpt", "gpt2"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
   options.add("--input", &s.input, "CxHxW of one image").value_name("CxHxW");
-  options.add("--batch", &s.batch, "images (gpt: windows of 256 tokens) per step").at_least(1);
+  options.add("--batch", &s.batch, "images or texts per step").at_least(1);
+  options.add("--block", &s.block, "tokens per text").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
   options
@@ -170,6 +195,8 @@ int run(int argc, char** argv) {
   options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
   options.add("--transport", &d.transport, "of the ranks")
       .choices({"auto", "host", "gloo", "nccl"});
+  options.group("generate (with --model gpt or gpt2)");
+  options.add("--tokens", &g.tokens, "how many").at_least(4);
   options.group("ops");
   options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
   options.group("collectives");
@@ -198,6 +225,11 @@ int run(int argc, char** argv) {
     return bench::bench_dist(d, json);
   }
   if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
+  if (command == "generate") {
+    if (options.given("--model")) g.model = s.model;
+    g.device = s.device;
+    return run_generate(g, json);
+  }
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});

@@ -41,7 +41,35 @@ __attribute__((noinline)) float multiply_adds(int64_t rounds) {
   return total;
 }
 
+// Eight sums: their additions must not wait for each other.
+__attribute__((noinline)) float read_all(const float* x, int64_t n) {
+  Vec sums[8] = {};
+  for (int64_t i = 0; i + 8 * kWidth <= n; i += 8 * kWidth) {
+    for (int c = 0; c < 8; ++c) {
+      Vec v;
+      std::memcpy(&v, x + i + c * kWidth, sizeof(v));
+      sums[c] += v;
+    }
+  }
+  float total = 0;
+  for (const Vec& v : sums) total += v[0];
+  return total;
+}
+
 }  // namespace
+
+double measure_read_gbps() {
+  const Tensor from = ones({int64_t{64} << 20});
+  const double seconds = time_call(
+      [&] {
+        parallel_for(from.numel(), 1 << 18, [&](int64_t begin, int64_t end) {
+          volatile float sum = read_all(from.data<float>() + begin, end - begin);
+          (void)sum;
+        });
+      },
+      0.5, 5);
+  return 4.0 * static_cast<double>(from.numel()) / seconds / 1e9;
+}
 
 Peak measure_peak() {
   const int threads = num_threads();

@@ -56,6 +56,8 @@ struct Peak {
   double gbps;    ///< copy of a large array: bytes read plus bytes written
 };
 Peak measure_peak();
+/// Reading alone, with the threads in use.
+double measure_read_gbps();
 /// The same for a GPU: what its matrix product library reaches, and a copy inside its memory.
 Peak measure_peak(Device device);
 

@@ -22,6 +22,7 @@
 #include "tarn/nn/models/gpt.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/nn/models/resnet.h"
+#include "tarn/optim/adam.h"
 #include "tarn/optim/sgd.h"
 
 namespace tarn::bench {
@@ -53,15 +54,31 @@ TrainWork make_resnet(const TrainSettings& s) {
   return w;
 }
 
+bool is_gpt(const TrainSettings& s) {
+  return s.model == "gpt" || s.model == "gpt2";
+}
+
 TrainWork make_gpt(const TrainSettings& s) {
-  const nn::models::GptOptions o{
-      .vocab = 65, .block = 256, .layers = 6, .heads = 6, .size = 384, .bias = false};
+  nn::models::GptOptions o = nn::models::gpt_options("gpt2");
+  if (s.model == "gpt") o = {.vocab = 65, .block = s.block, .layers = 6, .heads = 6, .size = 384};
+  TARN_CHECK(s.block <= o.block, "bench: --block of ", s.model, " is at most ", o.block, "; got ",
+             s.block);
   TrainWork w;
   w.net = std::make_unique<nn::models::Gpt>(o);
-  w.x = randint(0, o.vocab, {s.batch, o.block});
-  w.y = randint(0, o.vocab, {s.batch, o.block});
-  w.name = "gpt-6x384-t256-b" + std::to_string(s.batch);
+  w.x = randint(0, o.vocab, {s.batch, s.block});
+  w.y = randint(0, o.vocab, {s.batch, s.block});
+  w.name = s.model + "-b" + std::to_string(s.batch) + "x" + std::to_string(s.block);
   return w;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const TrainWork& w) {
+  if (is_gpt(s)) {
+    return std::make_unique<optim::AdamW>(
+        w.net->parameters(),
+        optim::AdamWOptions{.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  }
+  return std::make_unique<optim::SGD>(w.net->parameters(),
+                                      optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
 }
 
 double peak_rss_mib() {
@@ -93,15 +110,14 @@ class Steps {
       replicas_ = std::make_unique<dist::DataParallel>(
           *work_.net, devices_, [&] { return std::move(make_work(one).net); });
     }
-    sgd_ = std::make_unique<optim::SGD>(work_.net->parameters(),
-                                        optim::SGDOptions{.lr = 0.01, .momentum = work_.momentum});
+    optimizer_ = make_optimizer(s, work_);
   }
 
   Tensor run() {
-    sgd_->zero_grad();
+    optimizer_->zero_grad();
     const Tensor loss = forward();
     loss.backward();
-    sgd_->step();
+    optimizer_->step();
     return loss;
   }
   void finish() const { synchronize(device_); }
@@ -143,13 +159,13 @@ class Steps {
   std::vector<Device> devices_;  // of the replicas
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
   std::unique_ptr<dist::DataParallel> replicas_;
-  std::unique_ptr<optim::SGD> sgd_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
 };
 
 }  // namespace
 
 TrainWork make_work(const TrainSettings& s) {
-  return s.model == "mlp" ? make_mlp(s) : s.model == "gpt" ? make_gpt(s) : make_resnet(s);
+  return s.model == "mlp" ? make_mlp(s) : is_gpt(s) ? make_gpt(s) : make_resnet(s);
 }
 
 Tensor class_loss(const Tensor& logits, const Tensor& target) {

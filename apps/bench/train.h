@@ -13,7 +13,7 @@ namespace tarn::bench {
 struct TrainSettings {
   std::string model = "resnet18", stem = "cifar", input = "3x32x32", dtype = "float32";
   std::string device = "cpu";
-  int64_t batch = 64, steps = 0, threads = 2;
+  int64_t batch = 64, block = 256, steps = 0, threads = 2;
   int64_t replicas = 0;  ///< above 0: DataParallel over so many GPUs, or threads of the CPU
   bool profile = false;
 };
@@ -27,7 +27,8 @@ struct TrainWork {
 };
 /// Cross entropy of a network's logits, [..., classes], against classes [...].
 Tensor class_loss(const Tensor& logits, const Tensor& target);
-/// Throws Error on a model or input it does not know.
+/// Models: resnet18, resnet50, mlp; gpt (6 layers, 6 heads, 384 wide, 65 tokens) and gpt2 (124M),
+/// without dropout. Throws Error on a model or input it does not know.
 TrainWork make_work(const TrainSettings& settings);
 
 struct TrainResult {
@@ -40,10 +41,10 @@ struct TrainResult {
   double first_mib = 0, other_mib = 0;
 };
 
-/// float32, or bfloat16: f32 weights under autocast, as in PyTorch. On several ranks each takes a
-/// share of the batch, with DDP; so do replicas, with DataParallel. Runs warm-up steps, checks that
-/// the loss is finite and falls on the fixed batch, then times `steps` steps (0: by model). Throws
-/// Error on a model or input it does not know.
+/// float32, or bfloat16: f32 weights under autocast, as in PyTorch. SGD, for the GPTs AdamW. On
+/// several ranks each takes a share of the batch, with DDP; so do replicas, with DataParallel. Runs
+/// warm-up steps, checks that the loss is finite and falls on the fixed batch, then times `steps`
+/// steps (0: by model). Throws Error on a model or input it does not know.
 TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 
 }  // namespace tarn::bench
