@@ -68,7 +68,7 @@ TrainWork make_gpt(const TrainSettings& s) {
   w.net = std::make_unique<nn::models::Gpt>(o);
   w.x = randint(0, o.vocab, {s.batch, s.block});
   w.y = randint(0, o.vocab, {s.batch, s.block});
-  w.name = s.model + "-" + std::to_string(s.batch) + "x" + std::to_string(s.block);
+  w.name = s.model + "-b" + std::to_string(s.batch) + "x" + std::to_string(s.block);
   return w;
 }
 

@@ -42,8 +42,7 @@ struct TrainResult {
 /// float32, or bfloat16: f32 weights under autocast, as in PyTorch. SGD, for the GPTs AdamW. On
 /// several ranks each takes a share of the batch, with DDP; so do replicas, with DataParallel. Runs
 /// warm-up steps, checks that the loss is finite and falls on the fixed batch, then times `steps`
-/// steps (0: by model). Throws
-/// Error on a model or input it does not know.
+/// steps (0: by model). Throws Error on a model or input it does not know.
 TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 
 }  // namespace tarn::bench
