@@ -82,11 +82,6 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const T
                                       optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
 }
 
-Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
-  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
-  return cross_entropy(net(x), y);
-}
-
 double peak_rss_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -169,6 +164,11 @@ class Steps {
 };
 
 }  // namespace
+
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
+  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
+  return cross_entropy(net(x), y);
+}
 
 TrainWork make_work(const TrainSettings& s) {
   if (s.model == "mlp") return make_mlp(s);
