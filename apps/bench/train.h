@@ -25,6 +25,8 @@ struct TrainWork {
   std::string name;
   double momentum = 0.9;
 };
+/// Mean cross entropy of a network on x against classes y.
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y);
 /// Models: resnet18, resnet50, mlp; gpt (6 layers, 6 heads, 384 wide, 65 tokens) and gpt2 (124M),
 /// without dropout. Throws Error on a model or input it does not know.
 TrainWork make_work(const TrainSettings& settings);
