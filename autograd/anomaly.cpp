@@ -50,7 +50,8 @@ void check_anomaly(const Node& node, Grads& grads) {
     if (!grads[i].defined()) continue;
     const int64_t at = first_nonfinite(grads[i]);
     if (at < 0) continue;
-    const double value = grads[i].to_vector<double>()[static_cast<size_t>(at)];
+    const double found = grads[i].to_vector<double>()[static_cast<size_t>(at)];
+    const double value = std::isnan(found) ? std::fabs(found) : found;  // not "-nan"
     detail::fail<AutogradError>("anomaly: the backward of ", node.name(), place_of(node), " gave ",
                                 value, " in the gradient of its input ", i, ", first at index ",
                                 unravel(at, grads[i].sizes()), " of ", grads[i].describe());

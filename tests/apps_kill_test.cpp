@@ -57,7 +57,7 @@ class Kill : public testing::Test {
     std::string text;
     for (std::string line; std::getline(in, line);) {
       nlohmann::json j = nlohmann::json::parse(line);
-      for (const char* timing : {"ms", "tok_s", "img_s", "mem_mib"}) j.erase(timing);
+      for (const char* timing : {"ms", "tok_s", "img_s", "mem_mib", "mfu"}) j.erase(timing);
       text += j.dump() + "\n";
     }
     return text;

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tarn/core/kernel_work.h"
 #include "tarn/core/kernels.h"
 
 namespace tarn::bench {

@@ -216,9 +216,6 @@ int run(int argc, char** argv) {
   options.group("collectives");
   options.add("--ranks", &local_ranks, "threads as ranks, where no launcher started several")
       .range(1, 64);
-  options
-      .add("--transport", &transport, "between ranks; nccl: each on a GPU of its own (threads too)")
-      .choices({"auto", "host", "gloo", "nccl"});
   options.add("--min-bytes", &c.min_bytes, "smallest message").at_least(4);
   options.add("--max-bytes", &c.max_bytes, "largest message").at_least(4);
   options.group("roofline (with --model, --stem, --input, --batch, --dtype)");

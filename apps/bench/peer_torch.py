@@ -141,7 +141,7 @@ def build_net(torch, torchvision, args):
         net = (make_gpt(torch, vocab, args.block, 6, 6, 384) if args.model == "gpt" else
                make_gpt(torch, vocab, 1024, 12, 12, 768))
         x, y = (torch.randint(vocab, (args.batch, args.block)) for _ in range(2))
-        return net.train(), x, y.view(-1), f"{args.model}-{args.batch}x{args.block}"
+        return net.train(), x, y.view(-1), f"{args.model}-b{args.batch}x{args.block}"
     if args.model == "mlp":
         net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
         x, classes, name = torch.randn(args.batch, 32), 10, f"mlp-32-64-10-b{args.batch}"

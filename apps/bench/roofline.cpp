@@ -63,7 +63,7 @@ Roofline account_step(const RooflineSettings& s) {
   for (int pass = 0; pass < 2; ++pass) {  // the first makes the momentum buffers
     dry.reset();
     sgd.zero_grad();
-    cross_entropy((*work.net)(work.x), work.y).backward();
+    class_loss(*work.net, work.x, work.y).backward();
     sgd.step();
   }
   for (const auto& [key, cost] : dry.account()) {

@@ -68,7 +68,7 @@ TrainWork make_gpt(const TrainSettings& s) {
   w.net = std::make_unique<nn::models::Gpt>(o);
   w.x = randint(0, o.vocab, {s.batch, s.block});
   w.y = randint(0, o.vocab, {s.batch, s.block});
-  w.name = s.model + "-" + std::to_string(s.batch) + "x" + std::to_string(s.block);
+  w.name = s.model + "-b" + std::to_string(s.batch) + "x" + std::to_string(s.block);
   return w;
 }
 
@@ -80,11 +80,6 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainSettings& s, const T
   }
   return std::make_unique<optim::SGD>(w.net->parameters(),
                                       optim::SGDOptions{.lr = 0.01, .momentum = w.momentum});
-}
-
-Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
-  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
-  return cross_entropy(net(x), y);
 }
 
 double peak_rss_mib() {
@@ -169,6 +164,11 @@ class Steps {
 };
 
 }  // namespace
+
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
+  if (auto* gpt = dynamic_cast<nn::models::Gpt*>(&net)) return gpt->loss(x, y);
+  return cross_entropy(net(x), y);
+}
 
 TrainWork make_work(const TrainSettings& s) {
   if (s.model == "mlp") return make_mlp(s);

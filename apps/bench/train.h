@@ -25,6 +25,8 @@ struct TrainWork {
   std::string name;
   double momentum = 0.9;
 };
+/// Mean cross entropy of a network on x against classes y.
+Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y);
 /// Models: resnet18, resnet50, mlp; gpt (6 layers, 6 heads, 384 wide, 65 tokens) and gpt2 (124M),
 /// without dropout. Throws Error on a model or input it does not know.
 TrainWork make_work(const TrainSettings& settings);
@@ -42,8 +44,7 @@ struct TrainResult {
 /// float32, or bfloat16: f32 weights under autocast, as in PyTorch. SGD, for the GPTs AdamW. On
 /// several ranks each takes a share of the batch, with DDP; so do replicas, with DataParallel. Runs
 /// warm-up steps, checks that the loss is finite and falls on the fixed batch, then times `steps`
-/// steps (0: by model). Throws
-/// Error on a model or input it does not know.
+/// steps (0: by model). Throws Error on a model or input it does not know.
 TrainResult bench_train(const TrainSettings& settings, const apps::Ranks& ranks = {});
 
 }  // namespace tarn::bench

@@ -55,7 +55,9 @@ struct ResnetSettings {
   bool sync_bn = false;
 
   /// The learning rate after --lr-base-size.
-  double rate() const { return scaled_lr(lr, batch_size, lr_base_size); }
+  double rate() const {
+    return scaled_lr(lr, batch_size * gradient_accumulation_steps, lr_base_size);
+  }
 };
 
 /// Declares every flag on `options`, bound to `s`.

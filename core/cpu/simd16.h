@@ -48,6 +48,9 @@ TARN_INLINE v16 operator+(v16 a, v16 b) {
 TARN_INLINE v16 operator-(v16 a, v16 b) {
   return {a.low - b.low, a.high - b.high};
 }
+TARN_INLINE v16& operator+=(v16& a, v16 b) {
+  return a = a + b;
+}
 TARN_INLINE v16 operator*(v16 a, v16 b) {
   return {a.low * b.low, a.high * b.high};
 }
