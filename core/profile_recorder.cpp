@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "tarn/core/backend.h"
 #include "tarn/core/error.h"
@@ -43,6 +44,7 @@ struct OpenOperation {
 
 struct ProfileRecorder::Buffer {
   int thread = 0;
+  std::thread::id owner;
   std::vector<OpenOperation> open;
   std::vector<ProfileEvent> events;
   std::vector<ProfileMemory> memory;
@@ -73,10 +75,17 @@ ProfileRecorder::~ProfileRecorder() {
 ProfileRecorder::Buffer& ProfileRecorder::buffer() {
   if (local_buffer.generation == generation_) return *static_cast<Buffer*>(local_buffer.buffer);
   const std::lock_guard lock(mutex_);
-  buffers_.push_back(std::make_unique<Buffer>());
-  buffers_.back()->thread = static_cast<int>(buffers_.size()) - 1;
-  local_buffer = {generation_, buffers_.back().get()};
-  return *buffers_.back();
+  const auto owner = std::this_thread::get_id();
+  auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                            [&](const auto& b) { return b->owner == owner; });
+  if (found == buffers_.end()) {
+    buffers_.push_back(std::make_unique<Buffer>());
+    buffers_.back()->thread = static_cast<int>(buffers_.size()) - 1;
+    buffers_.back()->owner = owner;
+    found = buffers_.end() - 1;
+  }
+  local_buffer = {generation_, found->get()};
+  return **found;
 }
 
 void ProfileRecorder::begin(const char* op, OpKind kind, uint64_t recorded) {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Millis kBusyLook{2}, kIdleLook{600};  // of the thread, with and without work under way
 constexpr Millis kStoreLook{100};               // for news of other ranks, with work under way
+constexpr Millis kLastLook{50};                 // at a collective, when something has gone wrong
 constexpr Millis kSuspicion{250};  // what a rank did before it went is done by then, or never
 constexpr Millis kLeave{2000};     // to leave a communicator in good order
 
@@ -208,18 +209,39 @@ void NcclQueue::look() {
         return;
       }
     } catch (const NcclError& error) {
-      return explain(*work, error.what());
+      if (!finishes(*work)) return explain(*work, error.what());
+    } catch (const PeerError&) {
+      if (!finishes(*work)) return fail(*work, std::current_exception());
     } catch (const std::exception&) {
       return fail(*work, std::current_exception());
     }
-    if (name_.empty()) state_->recorder.changed(work->number_, FlightRecorder::State::kDone);
-    work->end(nullptr);
-    running_.pop_front();
-    suspect_since_ = {};
-    // The time of a collective begins when those before it are done.
-    if (!running_.empty()) running_.front()->deadline_ = Clock::now() + running_.front()->limit_;
+    end_front();
   }
   answer_news();
+}
+
+// That another rank is gone may come to light before this one sees that it has its result.
+bool NcclQueue::finishes(NcclWork& work) {
+  const auto deadline = Clock::now() + kLastLook;
+  try {
+    for (Pause pause; Clock::now() < deadline; pause()) {
+      const bool done = work.done_.query();
+      if (!state_->dead().empty()) return false;  // an abort ends the kernel too
+      if (done) return true;
+    }
+  } catch (const Error&) {  // the device is lost
+  }
+  return false;
+}
+
+void NcclQueue::end_front() {
+  const WorkRef work = std::move(running_.front());
+  running_.pop_front();
+  if (name_.empty()) state_->recorder.changed(work->number_, FlightRecorder::State::kDone);
+  work->end(nullptr);
+  suspect_since_ = {};
+  // The time of a collective begins when those before it are done.
+  if (!running_.empty()) running_.front()->deadline_ = Clock::now() + running_.front()->limit_;
 }
 
 // Reads what other ranks have written, and says where this one is.
@@ -263,6 +285,7 @@ void NcclQueue::explain(NcclWork& work, const std::string& said) {
 }
 
 void NcclQueue::fail(NcclWork& work, std::exception_ptr error) {
+  while (running_.front().get() != &work && finishes(*running_.front())) end_front();
   if (!state_->dead().empty()) return end_all();
   const std::string where = work.where();
   std::string text;

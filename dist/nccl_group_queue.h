@@ -110,6 +110,8 @@ class NcclQueue {
   void run();
   void enqueue(const WorkRef& work);
   void look();
+  bool finishes(NcclWork& work);
+  void end_front();
   void check_others(uint64_t number);
   void answer_news();
   void explain(NcclWork& work, const std::string& said);

@@ -42,10 +42,7 @@ double clip(const std::vector<Tensor>& params, double max_norm, double norm_type
     return total;
   }
   const double factor = max_norm / (total + 1e-6);
-  if (factor < 1) {
-    TARN_KERNEL(optim, scale, grads.list[0].device(), grads.list, factor);
-    grads.changed();
-  }
+  if (factor < 1) grads.scale(factor);
   return total;
 }
 
@@ -77,8 +74,9 @@ void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {
   TARN_CHECK_AS(ValueError, clip_value >= 0,
                 "clip_grad_value_: clip_value must be at least 0; got ", clip_value);
   const Gradients grads("clip_grad_value_", params);
-  if (grads.list.empty()) return;
-  TARN_KERNEL(optim, clamp, grads.list[0].device(), grads.list, clip_value);
+  grads.by_device([&](const std::vector<Tensor>& tensors, const std::vector<size_t>&) {
+    TARN_KERNEL(optim, clamp, tensors[0].device(), tensors, clip_value);
+  });
   grads.changed();
 }
 

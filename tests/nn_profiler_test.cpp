@@ -234,7 +234,8 @@ TEST(ProfilerTest, names_with_quotes_and_control_characters_stay_valid_json) {
   { const ProfileRange range("a \"quoted\" \\ name\n\x01 \xff end"); }
   profiler.stop();
   bool found = false;
-  for (const json& e : trace_of(profiler).at("traceEvents")) {
+  const json trace = trace_of(profiler);
+  for (const json& e : trace.at("traceEvents")) {
     found |= e.at("name") == "a \"quoted\" \\ name \xEF\xBF\xBD end";
   }
   EXPECT_TRUE(found);
@@ -292,7 +293,8 @@ TEST(ProfilerTest, two_profilers_and_several_threads_record_at_the_same_time) {
   ASSERT_TRUE(find(rows, "in a thread"));
   EXPECT_EQ(find(rows, "in a thread")->calls, 300);
   EXPECT_TRUE(find(rows, "in both"));
-  EXPECT_EQ(outer.profile().threads, 4);
+  EXPECT_GE(outer.profile().threads, 2);  // a thread may get the number of one that has ended
+  EXPECT_LE(outer.profile().threads, 4);
 }
 
 TEST(ProfilerTest, modules_are_named_by_path_also_when_called_by_other_names) {
