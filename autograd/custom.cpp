@@ -3,7 +3,7 @@
 
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/views.h"
 
 namespace tarn {

@@ -9,34 +9,41 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/plan.h"
-#include "tarn/core/profiler.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
+
+class Engine;
+
 namespace {
 
-// What waits for the end of the backward that this thread runs.
+// The backward that this thread runs, and what waits for its end.
 struct Running {
   int depth = 0;  // backwards within hooks and recomputation are nested
+  Engine* innermost = nullptr;
   std::vector<std::function<void()>> at_end;
 };
 thread_local Running running;
 
 struct RunningGuard {
-  RunningGuard() {
+  explicit RunningGuard(Engine* engine) {
     constexpr int kMost = 64;
     TARN_CHECK_AS(AutogradError, running.depth < kMost, "backward: ", kMost,
                   " passes run inside one another; does a hook call backward on its own tensor?");
     ++running.depth;
+    outer = std::exchange(running.innermost, engine);
   }
   ~RunningGuard() {
+    running.innermost = outer;
     if (--running.depth == 0) running.at_end.clear();
   }
   void end() const {
@@ -46,6 +53,7 @@ struct RunningGuard {
       callback();
     }
   }
+  Engine* outer;
 };
 
 }  // namespace
@@ -67,6 +75,7 @@ class Engine {
   /// Asks for the gradient at an edge instead of accumulating there.
   void capture(const Edge& edge, Tensor* into);
   void run();
+  Tensor sum_so_far(const Edge& edge);
 
  private:
   void claim_all();
@@ -79,6 +88,7 @@ class Engine {
   Node* pop();
   void run_node(Node* node);
   void apply_hooks(Node* node, std::span<Tensor> grads);
+  bool may_add_to(const Tensor& sum) const;
   void deliver(const Edge& edge, Tensor grad);
 
   BackwardOptions options_;
@@ -197,7 +207,8 @@ Node* Engine::pop() {
 }
 
 void Engine::run() {
-  const RunningGuard guard;
+  const RunningGuard guard(this);
+  const MemoryTagGuard tag(MemoryTag::kGradients);
   claim_all();
   prune();
   for (size_t i = 0; i < root_edges_.size(); ++i) {
@@ -210,7 +221,23 @@ void Engine::run() {
   guard.end();
 }
 
-// Adds a gradient to what has arrived at an edge. In place where the sum so far is ours alone.
+// In place where the sum so far is ours alone.
+bool Engine::may_add_to(const Tensor& sum) const {
+  return !options_.create_graph && sum.impl()->use_count() == 1 &&
+         sum.storage()->use_count() == 1 && !overlaps_itself(sum);
+}
+
+Tensor Engine::sum_so_far(const Edge& edge) {
+  const BackwardTask& work = task(edge.node.get());
+  if (!work.needed || edge.output > 0 || !work.first_grad.defined()) return {};
+  return may_add_to(work.first_grad) ? work.first_grad : Tensor();
+}
+
+Tensor Wants::sum_so_far(int i) const {
+  return running.innermost && edges_[i].node ? running.innermost->sum_so_far(edges_[i]) : Tensor();
+}
+
+// Adds a gradient to what has arrived at an edge.
 void Engine::deliver(const Edge& edge, Tensor grad) {
   Node* node = edge.node.get();
   BackwardTask& work = task(node);
@@ -221,12 +248,10 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
     Tensor& slot = edge.output == 0 ? work.first_grad : work.other_grads[edge.output - 1];
     if (!slot.defined()) {
       slot = std::move(grad);
-    } else if (options_.create_graph || slot.impl()->use_count() > 1 ||
-               slot.storage()->use_count() > 1 || slot.dtype() != grad.dtype() ||
-               overlaps_itself(slot)) {
-      slot = add(slot, grad);
-    } else {
+    } else if (may_add_to(slot) && slot.dtype() == grad.dtype()) {
       raw::add_(slot, grad);
+    } else {
+      slot = add(slot, grad);
     }
   }
   if (--work.pending == 0) ready(node);
@@ -275,7 +300,7 @@ void Engine::run_node(Node* node) {
   }
   Grads inputs;
   if (any && leads_on) {
-    const OpScope scope(node->name());
+    const OpScope scope(node->name(), OpKind::kBackward, node->seq());
     inputs = node->backward(grads);
     if (__builtin_expect(anomaly_enabled(), 0)) check_anomaly(*node, inputs);
   }

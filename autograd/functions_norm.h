@@ -36,9 +36,20 @@ Tensor batch_norm_act(const Tensor& x, const Tensor& residual, const Tensor& run
 /// Source: Ba et al. 2016, arXiv:1607.06450.
 Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
-/// x / sqrt(mean(x^2) + eps) * weight over the last dimension; weight: [D] or undefined. Composed
-/// of other operations; halves go through f32. Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+/// x / sqrt(mean(x^2) + eps) * weight over the last dimension; weight: [D] or undefined.
+/// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+
+struct AddNormResult {
+  Tensor sum, y;
+};
+/// sum = x + residual and y = layer_norm(sum), in one pass over memory each way; residual of x's
+/// sizes and dtype.
+AddNormResult add_layer_norm(const Tensor& x, const Tensor& residual, const Shape& normalized,
+                             const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// sum = x + residual and y = rms_norm(sum), likewise.
+AddNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight = {},
+                           double eps = 1e-5);
 /// Normalisation of groups of C / groups channels. x: [N, C, ...]; weight, bias: [C] or undefined.
 /// Throws ShapeError if groups does not divide C. Source: Wu and He 2018, arXiv:1803.08494.
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},

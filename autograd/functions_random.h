@@ -40,6 +40,9 @@ Tensor& bernoulli_(Tensor& x, double p = 0.5, Generator* generator = nullptr);
 /// Source: Srivastava et al. 2014, "Dropout".
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true,
                Generator* generator = nullptr);
+/// dropout(x) + residual in one pass over memory. Sizes and dtypes of the sum are those of +.
+Tensor dropout_add(const Tensor& x, const Tensor& residual, double p = 0.5, bool training = true,
+                   Generator* generator = nullptr);
 /// Zeroes whole channels: x [N, C, ...], one draw per (n, c).
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true,
                  Generator* generator = nullptr);

@@ -1,6 +1,7 @@
 // meta.cpp - a tensor's place in the graph.
 #include "tarn/autograd/meta.h"
 
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/free_list.h"
 
@@ -45,6 +46,7 @@ Edge gradient_edge(const Tensor& x) {
 }
 
 void set_history(const Tensor& x, Ref<Node> node, uint32_t output) {
+  if (__builtin_expect(detail::anomaly_forward, 0)) check_anomaly_forward(*node, x);
   AutogradMeta& meta = ensure_meta(x);
   meta.requires_grad = true;
   meta.grad_fn = std::move(node);

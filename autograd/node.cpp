@@ -11,6 +11,7 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/plan.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/core/retag.h"
 #include "tarn/core/views.h"
 
 namespace tarn {
@@ -22,6 +23,7 @@ constexpr uint64_t kLeafSeq = ~uint64_t{0};
 Node::Node(const char* name, int outputs)
     : seq_(next_seq.fetch_add(1, std::memory_order_relaxed)), name_(name), outputs_(outputs) {
   if (__builtin_expect(anomaly_enabled(), 0)) extras().recorded_at = detail::current_module_path();
+  if (detail::listening()) detail::tell_recorded(name_, seq_);
 }
 
 NodeExtras& Node::extras() {
@@ -43,6 +45,7 @@ void Node::destroy(Node* node) {
   while (!pending.nodes.empty()) {
     Node* next = pending.nodes.back();
     pending.nodes.pop_back();
+    if (detail::listening()) detail::tell_forgotten(next->name_, next->seq_);
     delete next;
   }
   pending.draining = false;
@@ -63,6 +66,7 @@ void SavedTensor::pack(const Tensor& x, const Node* recording) {
       return;
     }
   }
+  retag(*x.storage(), MemoryTag::kOther, leaf ? MemoryTag::kParameters : MemoryTag::kActivations);
   tensor_ = output_ >= 0 ? raw::alias(x) : x;
 }
 

@@ -51,6 +51,10 @@ class Wants {
   explicit Wants(std::span<const Edge> edges) : edges_(edges) {}
   bool operator[](int i) const { return static_cast<bool>(edges_[i].node); }
   int size() const { return static_cast<int>(edges_.size()); }
+  /// What other uses of input i have brought it so far in this pass, if a formula may add to it in
+  /// place and then return no gradient of its own; else undefined. For gradients with few rows that
+  /// are not 0, which are not worth a tensor of the input's size.
+  Tensor sum_so_far(int i) const;
 
  private:
   std::span<const Edge> edges_;

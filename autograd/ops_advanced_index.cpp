@@ -5,7 +5,7 @@
 // gradients from there.
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 #include "tarn/core/views.h"

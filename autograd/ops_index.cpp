@@ -4,7 +4,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 #include "tarn/core/views.h"
@@ -31,7 +31,8 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   Tensor out = raw::index_select(x, dim, index);
   return record("index_select", out, {x}, save(index),
                 [dim, sizes = x.sizes()](const Saved& s, const Tensor& g, Wants) {
-                  return Grads(index_add(zeros_of(sizes, g), dim, s[0], g));
+                  Tensor gx = zeros_of(sizes, g);
+                  return Grads(index_add_(gx, dim, s[0], g));
                 });
 }
 
@@ -40,7 +41,8 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
   Tensor out = raw::gather(x, dim, index);
   return record("gather", out, {x}, save(index),
                 [dim, sizes = x.sizes()](const Saved& s, const Tensor& g, Wants) {
-                  return Grads(scatter_add(zeros_of(sizes, g), dim, s[0], g));
+                  Tensor gx = zeros_of(sizes, g);
+                  return Grads(scatter_add_(gx, dim, s[0], g));
                 });
 }
 
@@ -77,12 +79,19 @@ Tensor embedding(const Tensor& weight, const Tensor& index, int64_t padding_idx)
   sizes.push_back(weight.size(1));
   Tensor out = raw::view(raw::index_select(weight, 0, flat), sizes);
   return record("embedding", out, {weight}, save(flat),
-                [padding_idx, rows = weight.sizes()](const Saved& s, const Tensor& g, Wants) {
+                [padding_idx, rows = weight.sizes()](const Saved& s, const Tensor& g, Wants w) {
                   Tensor gy = reshape(g, {s[0].numel(), rows[1]});
                   if (padding_idx >= 0) {
                     gy = masked_fill(gy, raw::unsqueeze(raw::eq(s[0], padding_idx), 1), 0);
                   }
-                  return Grads(index_add(zeros_of(rows, g), 0, s[0], gy));
+                  // A weight that is the output's too has a gradient already, and it is large.
+                  if (const Tensor sum = w.sum_so_far(0);
+                      sum.defined() && sum.dtype() == g.dtype()) {
+                    raw::index_add_(sum, 0, s[0], gy, 1);
+                    return Grads(Tensor());
+                  }
+                  Tensor gw = zeros_of(rows, g);
+                  return Grads(index_add_(gw, 0, s[0], gy));
                 });
 }
 

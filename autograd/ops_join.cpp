@@ -4,7 +4,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 

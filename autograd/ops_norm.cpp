@@ -1,46 +1,45 @@
-// ops_norm.cpp - batch, layer, group and instance norm, with their gradients.
+// ops_norm.cpp - batch, group and instance norm, with their gradients.
 //
 // The gradients are fused kernels. Under create_graph they are written in recorded operations
 // instead, with the statistics taken again so that they are on the tape.
 #include "tarn/autograd/autocast.h"
+#include "tarn/autograd/composed_norm.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/recompute.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_norm.h"
 #include "tarn/core/raw_reduce.h"
 #include "tarn/core/views.h"
 
 namespace tarn {
-namespace {
 
-struct NormGrads {
-  Tensor x, weight, bias;
-};
-
-// Gradients of (x - mean) * rstd * weight + bias where mean and rstd are of x over `dims` (or
-// constants, if fixed) and weight has sizes that broadcast to x's.
-NormGrads composed_backward(const Tensor& g, const Tensor& x, const Tensor& weight,
-                            const Shape& dims, double eps, const Tensor& fixed_mean,
-                            const Tensor& fixed_rstd) {
-  const bool fixed = fixed_mean.defined();
-  const Tensor centred = sub(x, fixed ? fixed_mean : mean(x, dims, true));
-  const Tensor rstd = fixed ? fixed_rstd : rsqrt(add(mean(square(centred), dims, true), eps));
+NormGrads composed_norm_backward(const Tensor& g, const Tensor& x, const Tensor& weight,
+                                 const Shape& dims, double eps, NormStatistics statistics,
+                                 const Tensor& mean_in, const Tensor& rstd_in) {
+  const bool fixed = statistics == NormStatistics::kFixed;
+  Tensor centred = x;
+  if (fixed) centred = sub(x, mean_in);
+  if (statistics == NormStatistics::kCentred) centred = sub(x, mean(x, dims, true));
+  const Tensor rstd = fixed ? rstd_in : rsqrt(add(mean(square(centred), dims, true), eps));
   const Tensor xhat = mul(centred, rstd);
   NormGrads out;
-  out.weight = mul(g, xhat);  // still to be summed to the weight's sizes
+  out.weight = mul(g, xhat);
   out.bias = g;
   const Tensor gw = weight.defined() ? mul(g, weight) : g;
   if (fixed) {
     out.x = mul(gw, rstd);
-  } else {
-    const Tensor along = mul(xhat, mean(mul(gw, xhat), dims, true));
-    out.x = mul(rstd, sub(sub(gw, mean(gw, dims, true)), along));
+    return out;
   }
+  Tensor inner = sub(gw, mul(xhat, mean(mul(gw, xhat), dims, true)));
+  if (statistics == NormStatistics::kCentred) inner = sub(inner, mean(gw, dims, true));
+  out.x = mul(rstd, inner);
   return out;
 }
+
+namespace {
 
 // [C] -> [1, C, 1, ...].
 Tensor over_channels(const Tensor& t, int ndim) {
@@ -77,9 +76,9 @@ Grads batch_norm_composed(const Saved& s, const Tensor& g_in, const BatchNormRec
     }
     g = masked_fill(g, raw::le(y, Scalar(0)), 0);
   }
-  const NormGrads grads =
-      composed_backward(g, x, over_channels(s[1], n), all_but_channels(n), r.eps,
-                        r.training ? Tensor() : stat_mean, r.training ? Tensor() : stat_rstd);
+  const NormGrads grads = composed_norm_backward(
+      g, x, over_channels(s[1], n), all_but_channels(n), r.eps,
+      r.training ? NormStatistics::kCentred : NormStatistics::kFixed, stat_mean, stat_rstd);
   const auto per_channel = [&](const Tensor& t, DType dtype) {
     return to(sum(t, all_but_channels(n)), dtype);
   };
@@ -175,60 +174,6 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
 
 namespace {
 
-// x as [M, D], D the product of the normalised sizes.
-struct LayerNormView {
-  Shape sizes, normalized;
-  int64_t rows, width;
-
-  Tensor matrix(const Tensor& t) const { return reshape(t, {rows, width}); }
-};
-
-LayerNormView layer_norm_view(const Tensor& x, const Shape& normalized, const Tensor& weight,
-                              const Tensor& bias) {
-  raw::check_defined("layer_norm", "x", x);
-  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
-                "layer_norm: x must be floating; got x=", x.describe());
-  const int extra = x.dim() - normalized.dim();
-  bool fits = extra >= 0 && normalized.dim() > 0;
-  for (int d = 0; fits && d < normalized.dim(); ++d) fits = x.sizes()[extra + d] == normalized[d];
-  TARN_CHECK_AS(ShapeError, fits,
-                "layer_norm: x must end in the normalized sizes; got x=", x.describe(),
-                ", normalized=", normalized);
-  for (const auto& [name, t] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
-    if (!t->defined()) continue;
-    raw::check_same_device("layer_norm", x, *t);
-    TARN_CHECK_AS(ShapeError, t->sizes() == normalized, "layer_norm: ", name,
-                  " must have the normalized sizes ", normalized, "; got ", name, "=",
-                  t->describe());
-    TARN_CHECK_AS(DTypeError, t->dtype() == x.dtype() || t->dtype() == DType::kF32,
-                  "layer_norm: ", name, " must be f32 or of x's dtype; got ", name, "=",
-                  t->describe(), ", x=", x.describe());
-  }
-  const int64_t width = normalized.numel();
-  int64_t rows = 1;
-  for (int d = 0; d < extra; ++d) rows *= x.sizes()[d];
-  return {x.sizes(), normalized, rows, width};
-}
-
-// Saved: x, weight, mean, rstd.
-Grads layer_norm_gradient(const Saved& s, const Tensor& g, const LayerNormView& v, double eps,
-                          DType weight_dtype, DType bias_dtype, Wants w) {
-  const Tensor x = v.matrix(s[0]), gm = v.matrix(to(g, s[0].dtype()));
-  const Tensor weight = s[1].defined() ? reshape(s[1], {v.width}) : Tensor();
-  NormGrads out;
-  if (grad_enabled()) {
-    const NormGrads full = composed_backward(gm, x, weight, {-1}, eps, {}, {});
-    out = {to(full.x, x.dtype()), sum(full.weight, {0}), sum(full.bias, {0})};
-  } else {
-    raw::LayerNormGrads fused =
-        raw::layer_norm_backward(gm, x, weight, s[2], s[3], w[0], w[1], w[2]);
-    out = {fused.x, fused.weight, fused.bias};
-  }
-  return Grads(w[0] ? reshape(out.x, v.sizes) : Tensor(),
-               w[1] ? to(reshape(out.weight, v.normalized), weight_dtype) : Tensor(),
-               w[2] ? to(reshape(out.bias, v.normalized), bias_dtype) : Tensor());
-}
-
 Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias) {
   if (weight.defined()) y = mul(y, to(over_channels(weight, y.dim()), y.dtype()));
   if (bias.defined()) y = add(y, to(over_channels(bias, y.dim()), y.dtype()));
@@ -236,38 +181,6 @@ Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias) {
 }
 
 }  // namespace
-
-Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight,
-                  const Tensor& bias, double eps) {
-  if (const auto c = cast(CastPolicy::kF32, x, weight, bias)) {
-    return layer_norm(c[0], normalized, c[1], c[2], eps);
-  }
-  const LayerNormView v = layer_norm_view(x, normalized, weight, bias);
-  const auto flat = [&](const Tensor& t) { return t.defined() ? raw::reshape(t, {v.width}) : t; };
-  const raw::LayerNormResult r =
-      raw::layer_norm(raw::reshape(x, {v.rows, v.width}), flat(weight), flat(bias), eps);
-  const DType wd = dtype_or(weight, x.dtype()), bd = dtype_or(bias, x.dtype());
-  return record("layer_norm", raw::view(r.y, x.sizes()), {x, weight, bias},
-                save(x, weight, r.mean, r.rstd),
-                [v, eps, wd, bd](const Saved& s, const Tensor& g, Wants w) {
-                  return layer_norm_gradient(s, g, v, eps, wd, bd, w);
-                });
-}
-
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  const OpScope scope("rms_norm");
-  raw::check_defined("rms_norm", "x", x);
-  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
-                "rms_norm: x must be floating; got x=", x.describe());
-  TARN_CHECK_AS(ShapeError,
-                x.dim() > 0 && (!weight.defined() || weight.sizes() == Shape{x.sizes().back()}),
-                "rms_norm: weight must be [D] for x [..., D]; got x=", x.describe(),
-                ", weight=", weight.describe());
-  const Tensor wide = to(x, accumulate_dtype(x.dtype()));
-  Tensor y = mul(wide, rsqrt(add(mean(square(wide), {-1}, true), eps)));
-  if (weight.defined()) y = mul(y, to(weight, y.dtype()));
-  return to(y, x.dtype());
-}
 
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
                   double eps) {

@@ -2,7 +2,7 @@
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_random.h"
 #include "tarn/autograd/record.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/random_draws.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_random.h"
@@ -102,6 +102,24 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator* generator) {
                                   ? MemoryFormat::kChannelsLast
                                   : MemoryFormat::kContiguous;
   return dropout_with(x, p, take(generator, x.numel()), format);
+}
+
+Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, bool training,
+                   Generator* generator) {
+  raw::check_probability("dropout_add", p);
+  raw::check_defined("dropout_add", "x", x);
+  raw::check_defined("dropout_add", "residual", residual);
+  const bool alike = x.sizes() == residual.sizes() && x.dtype() == residual.dtype() &&
+                     x.is_contiguous() && residual.is_contiguous();
+  if (!training || p == 0 || !alike) return add(dropout(x, p, training, generator), residual);
+  raw::check_same_device("dropout_add", x, residual);
+  const PhiloxState state = take(generator, x.numel());
+  const Tensor out = raw::dropout(x, p, state, MemoryFormat::kContiguous, residual);
+  return record("dropout_add", out, {x, residual}, save(),
+                [p, state](const Saved&, const Tensor& g, Wants w) {
+                  const auto format = MemoryFormat::kContiguous;
+                  return Grads(w[0] ? dropout_with(g, p, state, format) : Tensor(), g);
+                });
 }
 
 Tensor dropout2d(const Tensor& x, double p, bool training, Generator* generator) {

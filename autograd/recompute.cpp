@@ -13,7 +13,7 @@
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/autograd/node.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/random.h"
 #include "tarn/core/views.h"
 
@@ -183,6 +183,8 @@ Tensor Frame::input_again(size_t i) const {
 
 void Frame::second_run() {
   const OpScope scope("checkpoint");
+  const MemoryTagGuard tag(
+      MemoryTag::kActivations);  // within a backward, whose memory is gradients
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < inputs_.size(); ++i) inputs.push_back(input_again(i));
   const RecomputeFlag flag;

@@ -18,7 +18,7 @@
 
 #include "tarn/autograd/meta.h"
 #include "tarn/core/free_list.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 
 namespace tarn {
 

@@ -7,7 +7,9 @@
 #include "tarn/core/backend.h"
 #include "tarn/core/magazine.h"
 #include "tarn/core/memory_report.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/poison.h"
+#include "tarn/core/retag.h"
 
 namespace tarn {
 
@@ -79,6 +81,7 @@ Allocation allocate_small(size_t bytes) {
     count_without_cache(tag, static_cast<int64_t>(bytes));
   }
   detail::unpoison(ptr, bytes);
+  if (detail::listening()) detail::tell_memory(ptr, static_cast<int64_t>(bytes), kCPU);
   return {ptr, small_mark(tag), bytes};
 }
 
@@ -110,13 +113,39 @@ Allocation allocate(size_t bytes, Stream stream) {
     block = pool.take(bytes, stream.handle, current_tag, op, false, true);
     if (!block) detail::fail_out_of_memory(bytes, device, pool, pending(device));
   }
+  if (detail::listening()) detail::tell_memory(block->ptr, static_cast<int64_t>(bytes), device);
   return {block->ptr, block, bytes};
 }
 
 void deallocate(const Allocation& allocation, Device device) noexcept {
   if (allocation.size == 0) return;
+  if (detail::listening()) {
+    detail::tell_memory(allocation.ptr, -static_cast<int64_t>(allocation.size), device);
+  }
   if (is_small(allocation.block)) return deallocate_small(allocation);
   pool_of(device).give(static_cast<detail::Block*>(allocation.block));
+}
+
+// Two threads may keep one tensor at the same time: whoever changes the mark moves the counts. The
+// mark is the allocator's own, and no part of what the storage promises not to change.
+void retag(const Storage& storage, MemoryTag from, MemoryTag to) noexcept {
+  auto& a = const_cast<Allocation&>(storage.allocation());
+  if (a.size == 0) return;
+  if (!is_small(a.block)) {
+    return pool_of(storage.device()).retag(static_cast<detail::Block*>(a.block), from, to);
+  }
+  const std::atomic_ref<void*> mark(a.block);
+  void* expected = small_mark(from);
+  if (mark.load(std::memory_order_relaxed) != expected) return;
+  if (!mark.compare_exchange_strong(expected, small_mark(to), std::memory_order_relaxed)) return;
+  if (detail::ThreadCache* cache = detail::local_cache()) {
+    cache->move_count(from, to, a.size);
+  } else {
+    detail::LedgerDelta delta;
+    delta.by_tag[static_cast<int>(from)] = -static_cast<int64_t>(a.size);
+    delta.by_tag[static_cast<int>(to)] = static_cast<int64_t>(a.size);
+    detail::cpu_pool().add(delta);
+  }
 }
 
 void record_use(const Allocation& allocation, Stream stream) {

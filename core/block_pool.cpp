@@ -79,6 +79,15 @@ void BlockPool::give(Block* block) noexcept {
   waiting_.push_back(std::move(waiting));
 }
 
+void BlockPool::retag(Block* block, MemoryTag from, MemoryTag to) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (block->tag != from) return;
+  const auto bytes = static_cast<int64_t>(block->requested);
+  stats_.by_tag[static_cast<int>(from)] -= bytes;
+  stats_.by_tag[static_cast<int>(to)] += bytes;
+  block->tag = to;
+}
+
 void BlockPool::record_use(Block* block, Stream stream) {
   const std::lock_guard lock(mutex_);
   if (stream.handle == block->segment->stream) return;
@@ -241,7 +250,10 @@ MemoryStats BlockPool::stats(const LedgerDelta& pending) {
     s.allocated += pending.by_tag[i];
   }
   s.allocations += pending.allocations;
-  s.peak_allocated = std::max(s.peak_allocated, s.allocated);
+  if (s.allocated > s.peak_allocated) {
+    s.peak_allocated = s.allocated;
+    std::copy(std::begin(s.by_tag), std::end(s.by_tag), std::begin(s.peak_by_tag));
+  }
   return s;
 }
 

@@ -66,6 +66,7 @@ class BlockPool {
   /// call of a request counts it; a repetition after release_cached() does not.
   Block* take(size_t bytes, void* stream, MemoryTag tag, const char* op, bool slab, bool repeated);
   void give(Block* block) noexcept;
+  void retag(Block* block, MemoryTag from, MemoryTag to) noexcept;
   /// Work queued on `stream`, not the block's own, uses the block: once given back, it is not
   /// handed out before that work is done.
   void record_use(Block* block, Stream stream);

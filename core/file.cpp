@@ -14,12 +14,19 @@ namespace tarn {
 namespace {
 // One call moves at most this much: Linux stops just below 2 GiB anyway.
 constexpr uint64_t kChunk = uint64_t{1} << 30;
-
-std::filesystem::path folder_of(const std::string& path) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  return folder.empty() ? "." : folder;
-}
 }  // namespace
+
+std::string folder_of(const std::string& path) {
+  const auto folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
 
 InputFile::InputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -67,9 +74,8 @@ std::string read_file(const char* op, const std::string& path) {
 OutputFile::OutputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
   static std::atomic<int> counter{0};
   const auto name = std::filesystem::path(path_).filename().string();
-  temporary_ = (folder_of(path_) / ("." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
-                                    std::to_string(counter++)))
-                   .string();
+  temporary_ = folder_of(path_) + "/." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
+               std::to_string(counter++);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("write", errno);
 }
@@ -104,10 +110,7 @@ void OutputFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
   // The new name itself must survive a power cut as well.
-  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return;
-  ::fsync(folder);
-  ::close(folder);
+  sync_folder(folder_of(path_));
 }
 
 }  // namespace tarn

@@ -45,6 +45,12 @@ class InputFile {
 /// A whole file as bytes.
 std::string read_file(const char* op, const std::string& path);
 
+/// The folder that a path is in; "." for a bare name.
+std::string folder_of(const std::string& path);
+/// Makes names that were added to the folder, or taken from it, survive a power cut, where its file
+/// system can.
+void sync_folder(const std::string& folder);
+
 /// A file being replaced: bytes go to a temporary name in the same folder; commit() syncs and
 /// renames. Without commit() the old file stays and the temporary one is removed. Not thread-safe.
 class OutputFile {

@@ -1,7 +1,7 @@
 // index_check.cpp - checks of index tensors and their error texts.
 #include "tarn/core/index_check.h"
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/views.h"
 
 namespace tarn {

@@ -46,12 +46,12 @@ namespace detail {
 [[noreturn]] void missing_kernel(const char* slot, Device device);
 }
 
-/// Calls a slot, or throws UnsupportedError "no <device> kernel for <slot>".
-#define TARN_KERNEL(family, slot, device, ...)                                   \
-  do {                                                                           \
-    const auto tarn_kernel = ::tarn::kernels(device).family.slot;                \
-    if (!tarn_kernel) ::tarn::detail::missing_kernel(#family "." #slot, device); \
-    tarn_kernel(__VA_ARGS__, ::tarn::current_stream(device));                    \
-  } while (0)
+// A slot is called by TARN_KERNEL (kernel_call.h):
+//
+//   TARN_KERNEL(softmax, softmax, x.device(), x, dim, log, y);
+//
+// That lets those who listen hear of the call, and where the slot is null it throws
+// UnsupportedError "no <device> kernel for <slot>". The stream is added at the end: the current one
+// of the device.
 
 }  // namespace tarn

@@ -61,6 +61,10 @@ class ThreadCache {
     total_ -= static_cast<int64_t>(bytes);
     if (__builtin_expect(total_ < -kHandOver, 0)) hand_over();
   }
+  void move_count(MemoryTag from, MemoryTag to, size_t bytes) noexcept {
+    bump(by_tag_[static_cast<int>(from)], -static_cast<int64_t>(bytes));
+    bump(by_tag_[static_cast<int>(to)], static_cast<int64_t>(bytes));
+  }
   /// Adds the counts to the pool's.
   void hand_over() noexcept;
   LedgerDelta counts() const;

@@ -25,12 +25,20 @@ void print_tags(std::ostream& out, const MemoryStats& stats) {
   out << "  " << std::left << std::setw(24) << "by tag" << std::right << std::setw(12) << "now"
       << std::setw(12) << "at peak"
       << "\n";
+  const auto row = [&](const char* name, int64_t now, int64_t peak) {
+    out << "    " << std::left << std::setw(22) << name << std::right << std::setw(12)
+        << format_bytes(now) << std::setw(12) << format_bytes(peak) << "\n";
+  };
+  // Threads hand over their counts of small blocks now and then: at a peak, blocks of one thread
+  // may have been given back or tagged anew by another whose counts were not there yet.
+  int64_t told = 0;
   for (int i = 0; i < kNumMemoryTags; ++i) {
-    if (stats.by_tag[i] == 0 && stats.peak_by_tag[i] == 0) continue;
-    out << "    " << std::left << std::setw(22) << memory_tag_name(static_cast<MemoryTag>(i))
-        << std::right << std::setw(12) << format_bytes(stats.by_tag[i]) << std::setw(12)
-        << format_bytes(stats.peak_by_tag[i]) << "\n";
+    const int64_t now = std::max<int64_t>(0, stats.by_tag[i]);
+    const int64_t peak = std::max<int64_t>(0, stats.peak_by_tag[i]);
+    told += peak;
+    if (now > 0 || peak > 0) row(memory_tag_name(static_cast<MemoryTag>(i)), now, peak);
   }
+  if (stats.peak_allocated > told) row("(small, short-lived)", 0, stats.peak_allocated - told);
 }
 
 /// Small blocks carry no owner: they would cost more to track than to hand out.

@@ -2,8 +2,8 @@
 #include "tarn/core/raw_attention.h"
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
 

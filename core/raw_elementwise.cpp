@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/transfer.h"
 #include "tarn/core/views.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/plan.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"

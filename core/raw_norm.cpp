@@ -2,8 +2,8 @@
 #include "tarn/core/raw_norm.h"
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn::raw {
@@ -111,32 +111,37 @@ BatchNormGrads batch_norm_backward(const Tensor& gy, const Tensor& x, const Tens
   return out;
 }
 
-LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  const OpScope scope("layer_norm");
+LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                           RowNorm kind, const Tensor& residual) {
+  const OpScope scope(kind == RowNorm::kLayer ? "layer_norm" : "rms_norm");
+  const TensorOptions like_x{.dtype = x.dtype(), .device = x.device()};
   const TensorOptions stats{.dtype = accumulate_dtype(x.dtype()), .device = x.device()};
-  LayerNormResult r{empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()}),
-                    empty({x.size(0)}, stats), empty({x.size(0)}, stats)};
+  LayerNormResult r;
+  r.y = empty(x.sizes(), like_x);
+  r.rstd = empty({x.size(0)}, stats);
+  if (kind == RowNorm::kLayer) r.mean = empty({x.size(0)}, stats);
+  if (residual.defined()) r.sum = empty(x.sizes(), like_x);
   if (x.numel() > 0) {
-    TARN_KERNEL(norm, layer_norm, x.device(), contiguous(x), dense(weight), dense(bias), eps, r.y,
-                r.mean, r.rstd);
+    TARN_KERNEL(norm, layer_norm, x.device(), contiguous(x), dense(residual), dense(weight),
+                dense(bias), eps, r.sum, r.y, r.mean, r.rstd);
   }
   return r;
 }
 
 LayerNormGrads layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight,
                                    const Tensor& mean, const Tensor& rstd, bool want_x,
-                                   bool want_weight, bool want_bias) {
-  const OpScope scope("layer_norm_backward");
+                                   bool want_weight, bool want_bias, const Tensor& gsum) {
+  const OpScope scope(mean.defined() ? "layer_norm_backward" : "rms_norm_backward");
   const TensorOptions like_x{.dtype = x.dtype(), .device = x.device()};
-  const TensorOptions affine{.dtype = weight.defined() ? weight.dtype() : mean.dtype(),
+  const TensorOptions affine{.dtype = weight.defined() ? weight.dtype() : rstd.dtype(),
                              .device = x.device()};
   LayerNormGrads out;
   if (want_x) out.x = empty(x.sizes(), like_x);
   if (want_weight) out.weight = zeros({x.size(1)}, affine);
   if (want_bias) out.bias = zeros({x.size(1)}, affine);
   if (x.numel() > 0) {
-    TARN_KERNEL(norm, layer_norm_backward, x.device(), contiguous(gy), contiguous(x), dense(weight),
-                mean, rstd, out.x, out.weight, out.bias);
+    TARN_KERNEL(norm, layer_norm_backward, x.device(), contiguous(gy), dense(gsum), contiguous(x),
+                dense(weight), mean, rstd, out.x, out.weight, out.bias);
   }
   return out;
 }

@@ -33,16 +33,21 @@ BatchNormGrads batch_norm_backward(const Tensor& gy, const Tensor& x, const Tens
                                    const Tensor& rstd, bool relu, bool training, bool want_x,
                                    bool want_affine, bool want_residual);
 
+enum class RowNorm : uint8_t { kLayer, kRms };
+
 struct LayerNormResult {
-  Tensor y, mean, rstd;  ///< statistics [M]
+  Tensor y, mean, rstd;  ///< statistics [M]; RMS norm has no mean
+  Tensor sum;            ///< x + residual, if one was given
 };
-/// Over the last dimension of x [M, D].
-LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
+/// Over the last dimension of x [M, D], or of x + residual (of x's sizes and dtype).
+LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                           RowNorm kind = RowNorm::kLayer, const Tensor& residual = {});
 struct LayerNormGrads {
   Tensor x, weight, bias;
 };
+/// mean undefined: of RMS norm. gsum (or undefined) is added to the gradient of x.
 LayerNormGrads layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight,
                                    const Tensor& mean, const Tensor& rstd, bool want_x,
-                                   bool want_weight, bool want_bias);
+                                   bool want_weight, bool want_bias, const Tensor& gsum = {});
 
 }  // namespace tarn::raw

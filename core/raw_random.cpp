@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/plan.h"
-#include "tarn/core/profiler.h"
 #include "tarn/core/random_draws.h"
 #include "tarn/core/raw_elementwise.h"
 
@@ -202,13 +202,17 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Gener
   return to(out, weights.device());
 }
 
-Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format) {
+Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format,
+               const Tensor& residual) {
   const OpScope scope("dropout");
   check_floating("dropout", x);
   check_probability("dropout", p);
   const Tensor dense = contiguous(x, format);
   const Tensor out = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device(), .format = format});
-  if (x.numel() > 0) TARN_KERNEL(random, dropout, x.device(), state, p, dense, out);
+  if (x.numel() > 0) {
+    TARN_KERNEL(random, dropout, x.device(), state, p, dense,
+                residual.defined() ? contiguous(residual, format) : residual, out);
+  }
   return out;
 }
 

@@ -26,8 +26,10 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = fals
                    Generator* generator = nullptr);
 
 /// x / (1 - p) where the draw of `state` keeps an element, 0 elsewhere. Element i in the memory
-/// order of `format` uses draw i: the same state gives the same mask again.
-Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format);
+/// order of `format` uses draw i: the same state gives the same mask again. residual, of x's sizes
+/// and dtype, is added if given.
+Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format,
+               const Tensor& residual = {});
 
 /// Throws ValueError unless p is in [0, 1].
 void check_probability(const char* op, double p);

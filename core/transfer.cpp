@@ -101,6 +101,15 @@ Tensor moved_like(const Tensor& x, Device device) {
   return empty_strided(x.sizes(), strides, {.dtype = x.dtype(), .device = device});
 }
 
+/// Uninitialised, dense in the order of the strides.
+Tensor pinned(const Shape& sizes, const Shape& strides, DType dtype) {
+  const auto bytes = static_cast<size_t>(sizes.numel() * item_size(dtype));
+  if (bytes == 0) return empty_strided(sizes, strides, {.dtype = dtype});
+  void* ptr = pinned_pool().take(bytes);
+  return Tensor(Storage::wrap(ptr, bytes, kCPU, [ptr] { pinned_pool().give(ptr); }), sizes, strides,
+                0, dtype);
+}
+
 }  // namespace
 
 Tensor pin_memory(const Tensor& x) {
@@ -108,14 +117,14 @@ Tensor pin_memory(const Tensor& x) {
                 x.describe());
   if (is_pinned(x)) return x;
   backend(DeviceType::kCUDA);  // says why, if there is no GPU
-  const Tensor dense = empty_like(x);
-  const auto bytes = static_cast<size_t>(x.numel() * item_size(x.dtype()));
-  if (bytes == 0) return dense;
-  void* ptr = pinned_pool().take(bytes);
-  Tensor out(Storage::wrap(ptr, bytes, kCPU, [ptr] { pinned_pool().give(ptr); }), dense.sizes(),
-             dense.strides(), 0, x.dtype());
-  raw::copy_(out, x);
+  Tensor out = pinned(x.sizes(), empty_like(x).strides(), x.dtype());
+  if (x.numel() > 0) raw::copy_(out, x);
   return out;
+}
+
+Tensor empty_pinned(const Shape& sizes, DType dtype) {
+  backend(DeviceType::kCUDA);  // says why, if there is no GPU
+  return pinned(sizes, contiguous_strides(sizes), dtype);
 }
 
 bool is_pinned(const Tensor& x) {

@@ -9,6 +9,8 @@ namespace tarn {
 /// host goes on. x itself if it is pinned already. Throws DeviceError without a GPU, and on a
 /// tensor that is not on the CPU. Freed memory is kept and used again.
 Tensor pin_memory(const Tensor& x);
+/// Uninitialised page-locked memory. Throws DeviceError without a GPU.
+Tensor empty_pinned(const Shape& sizes, DType dtype);
 /// True if x's memory came from pin_memory.
 bool is_pinned(const Tensor& x);
 

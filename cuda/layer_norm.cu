@@ -1,5 +1,6 @@
-// layer_norm.cu - layer norm over rows, forward and backward.
+// layer_norm.cu - layer norm and RMS norm over rows, forward and backward.
 //
+// RMS norm is layer norm with a mean of 0. A residual is added while a row is read first.
 // Forward: rows of up to 1024 numbers are kept in the registers of a warp (1 read, 1 write per
 // element); longer or unaligned rows go through a block, which reads them again from cache. The
 // statistics are exact means of differences from a value near the mean, never E[x^2] - E[x]^2.
@@ -8,12 +9,12 @@
 // memory, and a second kernel adds the blocks' shares (2 * D numbers per kPartRows rows) in f64.
 // Every order is fixed by the sizes.
 #include <cmath>
-#include <optional>
 
 #include "tarn/core/mul_add.h"
 #include "tarn/cuda/batch_norm.h"
 #include "tarn/cuda/channel_values.cuh"
 #include "tarn/cuda/grid.cuh"
+#include "tarn/cuda/in_compute_type.cuh"
 #include "tarn/cuda/scratch.h"
 
 namespace tarn::cuda {
@@ -23,6 +24,33 @@ constexpr int kThreads = 256;
 constexpr int kWarpRow = 1024;     // numbers of a row that a warp holds
 constexpr int64_t kPartRows = 32;  // rows that a block of the backward pass adds up, at least
 constexpr int64_t kMostParts = 2048;
+
+/// What a row is made of: x, or x + residual, which goes to sum.
+template <class T>
+struct Rows {
+  const T *x, *residual;  // residual null: none
+  T* sum;
+
+  /// V numbers at `at`, in the compute type.
+  template <int V>
+  __device__ __forceinline__ void load(int64_t at, compute_t<T> (&out)[V]) const {
+    using A = compute_t<T>;
+    const Vec<T, V> in = load_vec<V>(x + at);
+    if (!residual) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) out[k] = static_cast<A>(in.v[k]);
+      return;
+    }
+    const Vec<T, V> other = load_vec<V>(residual + at);
+    Vec<T, V> total;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      total.v[k] = T(static_cast<A>(in.v[k]) + static_cast<A>(other.v[k]));
+      out[k] = static_cast<A>(total.v[k]);
+    }
+    store_vec(sum + at, total);
+  }
+};
 
 /// Weight and bias in the compute type; null: ones and zeros.
 template <class A>
@@ -46,12 +74,14 @@ __device__ __forceinline__ void load_affine(const A* p, A fallback, int at, A (&
   }
 }
 
-/// Moments from sums of differences from `shift`; in the compute type, as they are stored.
+/// Moments from sums of differences from `shift`; in the compute type, as they are stored. Not
+/// centred: of RMS norm, with shift = 0.
 template <class A>
 struct RowStatistics {
   A mean, rstd;
-  __device__ RowStatistics(A shift, double sum, double squares, double n, double eps) {
-    const double off = sum / n, m2 = squares - sum * off;
+  __device__ RowStatistics(bool centred, A shift, double sum, double squares, double n,
+                           double eps) {
+    const double off = centred ? sum / n : 0, m2 = squares - sum * off;
     mean = static_cast<A>(shift + off);
     rstd = static_cast<A>(1 / std::sqrt((m2 < 0 ? 0 : m2) / n + eps));
   }
@@ -74,7 +104,7 @@ __device__ __forceinline__ void normalise(const compute_t<T> (&x)[V],
 /// One row per warp.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    warp_layer_norm(const T* x, Affine<compute_t<T>> affine, double eps, int64_t rows, int n, T* y,
+    warp_layer_norm(Rows<T> in, Affine<compute_t<T>> affine, double eps, int64_t rows, int n, T* y,
                     compute_t<T>* mean, compute_t<T>* rstd) {
   using A = compute_t<T>;
   constexpr int kSteps = kWarpRow / (kWarp * V);
@@ -86,11 +116,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int s = 0; s < kSteps; ++s) {
       const int at = first + s * kWarp * V;
       if (at >= n) break;
-      const Vec<T, V> in = load_vec<V>(x + row * n + at);
+      in.load(row * n + at, v[s]);
 #pragma unroll
-      for (int k = 0; k < V; ++k) sum += v[s][k] = static_cast<A>(in.v[k]);
+      for (int k = 0; k < V; ++k) sum += v[s][k];
     }
-    const A shift = warp_reduce(sum, Sum()) / static_cast<A>(n);
+    const A shift = mean ? warp_reduce(sum, Sum()) / static_cast<A>(n) : A(0);
     A squares = sum = 0;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -104,9 +134,9 @@ __global__ void __launch_bounds__(kThreads)
     }
     sum = warp_reduce(sum, Sum());
     squares = warp_reduce(squares, Sum());
-    const RowStatistics<A> statistics(shift, sum, squares, n, eps);
+    const RowStatistics<A> statistics(mean, shift, sum, squares, n, eps);
     if (lane_id() == 0) {
-      mean[row] = statistics.mean;
+      if (mean) mean[row] = statistics.mean;
       rstd[row] = statistics.rstd;
     }
 #pragma unroll
@@ -133,21 +163,23 @@ __device__ __forceinline__ void load_as(const T* p, compute_t<T> (&out)[V]) {
 /// One row per block.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    block_layer_norm(const T* x, Affine<compute_t<T>> affine, double eps, int64_t rows, int n, T* y,
+    block_layer_norm(Rows<T> in, Affine<compute_t<T>> affine, double eps, int64_t rows, int n, T* y,
                      compute_t<T>* mean, compute_t<T>* rstd) {
   using A = compute_t<T>;
   __shared__ TwoSums scratch[kWarp];
   const int first = static_cast<int>(threadIdx.x) * V, step = kThreads * V;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* in = x + row * n;
-    // The mean of what the threads see first is what everything is measured from.
-    TwoSums start = {first < n ? static_cast<double>(static_cast<A>(in[first])) : 0.0,
-                     first < n ? 1.0 : 0.0};
-    start = block_reduce(start, TwoSums{}, scratch, Sum());
-    const A shift = static_cast<A>(start.a / start.b);
     A sum = 0, squares = 0, v[V];
+    // The mean of what the threads see first is what everything is measured from.
+    TwoSums start = {0, 0};
+    if (first < n) {
+      in.load(row * n + first, v);
+      start = {static_cast<double>(v[0]), 1.0};
+    }
+    start = block_reduce(start, TwoSums{}, scratch, Sum());
+    const A shift = mean ? static_cast<A>(start.a / start.b) : A(0);
     for (int at = first; at < n; at += step) {
-      load_as<T, V>(in + at, v);
+      in.load(row * n + at, v);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         const A d = v[k] - shift;
@@ -156,13 +188,14 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     const TwoSums sums = block_reduce(TwoSums{sum, squares}, TwoSums{}, scratch, Sum());
-    const RowStatistics<A> statistics(shift, sums.a, sums.b, n, eps);
+    const RowStatistics<A> statistics(mean, shift, sums.a, sums.b, n, eps);
     if (threadIdx.x == 0) {
-      mean[row] = statistics.mean;
+      if (mean) mean[row] = statistics.mean;
       rstd[row] = statistics.rstd;
     }
+    const T* again = in.residual ? in.sum : in.x;  // a thread's own columns
     for (int at = first; at < n; at += step) {
-      load_as<T, V>(in + at, v);
+      load_as<T, V>(again + row * n + at, v);
       normalise<T, V>(v, affine, statistics, at, y + row * n);
     }
   }
@@ -171,10 +204,10 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 struct BackwardArgs {
   using A = compute_t<T>;
-  const T *gy, *x;
-  const A *weight, *mean, *rstd;
-  T* gx;     // null: not wanted
-  A* parts;  // [parts][2][n], of gweight and gbias; null: not wanted
+  const T *gy, *gsum, *x;         // gsum null: none
+  const A *weight, *mean, *rstd;  // mean null: of RMS norm
+  T* gx;                          // null: not wanted
+  A* parts;                       // [parts][2][n], of gweight and gbias; null: not wanted
   int64_t rows, part_rows;
   int n;
   bool shared;  // parts are added up in shared memory
@@ -198,7 +231,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_gradients(BackwardArgs<T>
     const int64_t end = (part + 1) * o.part_rows < o.rows ? (part + 1) * o.part_rows : o.rows;
     for (int64_t row = part * o.part_rows; row < end; ++row) {
       const T *gy = o.gy + row * n, *x = o.x + row * n;
-      const A mean = o.mean[row], rstd = o.rstd[row];
+      const A mean = o.mean ? o.mean[row] : A(0), rstd = o.rstd[row];
       A g[V], in[V], weight[V], sum = 0, dot = 0;
       for (int at = first; at < n; at += step) {
         load_as<T, V>(gy + at, g);
@@ -217,16 +250,18 @@ __global__ void __launch_bounds__(kThreads) layer_norm_gradients(BackwardArgs<T>
       }
       if (!o.gx) continue;
       const TwoSums total = block_reduce(TwoSums{sum, dot}, TwoSums{}, scratch, Sum());
-      const A a = static_cast<A>(total.a / n), b = static_cast<A>(total.b / n);
+      const A a = o.mean ? static_cast<A>(total.a / n) : A(0), b = static_cast<A>(total.b / n);
       for (int at = first; at < n; at += step) {
         load_as<T, V>(gy + at, g);
         load_as<T, V>(x + at, in);
         load_affine<V>(o.weight, A(1), at, weight);
+        A other[V] = {};
+        if (o.gsum) load_as<T, V>(o.gsum + row * n + at, other);
         Vec<T, V> out;
 #pragma unroll
         for (int k = 0; k < V; ++k) {
           const A xhat = (in[k] - mean) * rstd;
-          out.v[k] = T(rstd * (g[k] * weight[k] - a - xhat * b));
+          out.v[k] = T(other[k] + rstd * (g[k] * weight[k] - a - xhat * b));
         }
         store_vec(o.gx + row * n + at, out);
       }
@@ -263,46 +298,21 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-template <class A>
-__global__ void convert(ChannelValues from, int64_t n, A* to) {
-  for (int64_t i = grid_index(); i < n; i += grid_step()) {
-    A value[1];
-    from.load(i, A(0), value);
-    to[i] = value[0];
-  }
-}
-
-/// A vector of D numbers in the compute type, as it is or converted.
-template <class A>
-class InComputeType {
- public:
-  InComputeType(const Tensor& t, Stream stream) {
-    if (!t.defined()) return;
-    if (t.dtype() == dtype_of<A>) {
-      data_ = static_cast<const A*>(t.data());
-      return;
-    }
-    copy_.emplace(static_cast<size_t>(t.numel()) * sizeof(A), stream);
-    data_ = copy_->template as<A>();
-    launch(convert<A>, blocks_for(t.numel(), kThreads, stream), kThreads, 0, stream,
-           ChannelValues(t), t.numel(), copy_->template as<A>());
-  }
-  const A* data() const { return data_; }
-
- private:
-  std::optional<Scratch> copy_;
-  const A* data_ = nullptr;
-};
-
 template <class T, class A = compute_t<T>>
 bool takes_vectors(int64_t n, std::initializer_list<const Tensor*> tensors) {
   return n % kVecWidth<T> == 0 && all_aligned(tensors);
 }
 
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.defined() ? static_cast<T*>(t.data()) : nullptr;
+}
+
 }  // namespace
 
-void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream stream) {
+void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
+                double eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                const Tensor& rstd, Stream stream) {
   const int64_t rows = x.sizes()[0];
   const int n = static_cast<int>(x.sizes()[1]);
   visit_floating(x.dtype(), [&](auto tag) {
@@ -311,11 +321,12 @@ void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, doubl
     constexpr int kWidth = kVecWidth<T>;
     const InComputeType<A> w(weight, stream), b(bias, stream);
     const auto run = [&](auto kernel, unsigned blocks) {
-      launch(kernel, blocks, kThreads, 0, stream, static_cast<const T*>(x.data()),
-             Affine<A>{w.data(), b.data()}, eps, rows, n, static_cast<T*>(y.data()),
-             static_cast<A*>(mean.data()), static_cast<A*>(rstd.data()));
+      const Rows<T> in{static_cast<const T*>(x.data()), data_or_null<T>(residual),
+                       data_or_null<T>(sum)};
+      launch(kernel, blocks, kThreads, 0, stream, in, Affine<A>{w.data(), b.data()}, eps, rows, n,
+             static_cast<T*>(y.data()), data_or_null<A>(mean), static_cast<A*>(rstd.data()));
     };
-    if (!takes_vectors<T>(n, {&x, &weight, &bias, &y})) {
+    if (!takes_vectors<T>(n, {&x, &residual, &sum, &weight, &bias, &y})) {
       run(block_layer_norm<T, 1>, blocks_for(rows, 1, stream));
     } else if (n > kWarpRow) {
       run(block_layer_norm<T, kWidth>, blocks_for(rows, 1, stream));
@@ -325,9 +336,10 @@ void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, doubl
   });
 }
 
-void layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                         const Tensor& mean, const Tensor& rstd, const Tensor& gx,
-                         const Tensor& gweight, const Tensor& gbias, Stream stream) {
+void layer_norm_backward(const Tensor& gy, const Tensor& gsum, const Tensor& x,
+                         const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                         const Tensor& gx, const Tensor& gweight, const Tensor& gbias,
+                         Stream stream) {
   const int64_t rows = x.sizes()[0];
   const int n = static_cast<int>(x.sizes()[1]);
   visit_floating(x.dtype(), [&](auto tag) {
@@ -338,11 +350,12 @@ void layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight
     const InComputeType<A> w(weight, stream);
     const bool sums = gweight.defined() || gbias.defined();
     BackwardArgs<T> o{static_cast<const T*>(gy.data()),
+                      data_or_null<T>(gsum),
                       static_cast<const T*>(x.data()),
                       w.data(),
-                      static_cast<const A*>(mean.data()),
+                      data_or_null<A>(mean),
                       static_cast<const A*>(rstd.data()),
-                      gx.defined() ? static_cast<T*>(gx.data()) : nullptr,
+                      data_or_null<T>(gx),
                       nullptr,
                       rows,
                       std::max(kPartRows, ceil_div(rows, kMostParts)),
@@ -353,7 +366,7 @@ void layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight
     const Scratch scratch(sums ? static_cast<size_t>(parts) * row_sums : 1, stream);
     if (sums) o.parts = scratch.template as<A>();
     o.shared = sums && row_sums <= kMostShared;
-    const bool vectors = takes_vectors<T>(n, {&gy, &x, &weight, &gx});
+    const bool vectors = takes_vectors<T>(n, {&gy, &gsum, &x, &weight, &gx});
     const int64_t per_row = vectors ? n / kWidth : n;
     const auto threads =
         static_cast<unsigned>(std::min<int64_t>(kThreads, ceil_div(per_row, kWarp) * kWarp));

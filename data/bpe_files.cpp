@@ -1,7 +1,6 @@
 // bpe_files.cpp - GPT-2's vocab.json and merges.txt, read and written.
 #include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include "tarn/core/file.h"
 #include "tarn/data/bpe.h"
 #include "tarn/data/bpe_bytes.h"
+#include "tarn/data/vocab.h"
 
 namespace tarn::data {
 namespace {
@@ -35,10 +35,10 @@ std::vector<Bpe::Merge> read_merges(const std::string& path) {
   return merges;
 }
 
-std::map<std::string, int64_t> read_vocab(const std::string& path) {
+detail::Vocab read_vocab(const std::string& path) {
   const std::string text = read_file("bpe", path);
   try {
-    return nlohmann::json::parse(text).get<std::map<std::string, int64_t>>();
+    return nlohmann::json::parse(text).get<detail::Vocab>();
   } catch (const nlohmann::json::exception& e) {
     tarn::detail::fail<FileError>("bpe: ", path,
                                   " must be a JSON object of tokens and ids: ", e.what());
@@ -48,16 +48,9 @@ std::map<std::string, int64_t> read_vocab(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Bpe> Bpe::load(const std::string& vocab_json, const std::string& merges_txt) {
-  const auto vocab = read_vocab(vocab_json);
+  const std::vector<std::string> by_id =
+      detail::tokens_by_id("bpe", vocab_json, read_vocab(vocab_json));
   const auto merges = read_merges(merges_txt);
-  std::vector<std::string> by_id(vocab.size());
-  for (const auto& [token, id] : vocab) {
-    const bool fits = id >= 0 && id < static_cast<int64_t>(by_id.size());
-    TARN_CHECK_AS(FileError, fits && by_id[static_cast<size_t>(id)].empty(), "bpe: ", vocab_json,
-                  ": the ids must be 0 to ", by_id.size() - 1, ", each once; '", token, "' has ",
-                  id);
-    by_id[static_cast<size_t>(id)] = token;
-  }
   const size_t learned = 256 + merges.size();
   TARN_CHECK_AS(FileError, by_id.size() >= learned, "bpe: ", vocab_json, " has ", by_id.size(),
                 " tokens, but 256 bytes and the ", merges.size(), " merges of ", merges_txt,

@@ -104,7 +104,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
                                    j.at("specials").get<std::vector<std::string>>());
     }
     if (kind == "wordpiece") {
-      return std::make_unique<WordPiece>(j.at("tokens").get<std::vector<std::string>>());
+      return std::make_unique<WordPiece>(j.at("tokens").get<std::vector<std::string>>(),
+                                         j.value("lowercase", true));
     }
     TARN_CHECK_AS(FileError, kind == "char", "load_tokenizer: ", path, " is of the kind '", kind,
                   "'; this version knows byte, char, bpe and wordpiece");

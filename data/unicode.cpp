@@ -121,7 +121,7 @@ bool is_punctuation(uint32_t c) {
 }
 
 bool is_control(uint32_t c) {
-  return in_ranges(c, detail::kOther, detail::kOtherCount);
+  return in_ranges(c, detail::kControl, detail::kControlCount);
 }
 
 bool is_ideograph(uint32_t c) {
@@ -130,7 +130,7 @@ bool is_ideograph(uint32_t c) {
                     {0x20000, 0x2A6DF},
                     {0x2A700, 0x2B73F},
                     {0x2B740, 0x2B81F},
-                    {0x2B820, 0x2CEAF},
+                    {0x2B920, 0x2CEAF},  // extension E begins at 2B820; Hugging Face's begins here
                     {0xF900, 0xFAFF},
                     {0x2F800, 0x2FA1F}});
 }

@@ -25,8 +25,8 @@ bool is_letter(uint32_t c);       ///< \p{L}
 bool is_number(uint32_t c);       ///< \p{N}
 bool is_space(uint32_t c);        ///< White_Space, what \s means in regular expressions
 bool is_punctuation(uint32_t c);  ///< \p{P}, or a symbol among the ASCII characters
-bool is_control(uint32_t c);      ///< \p{C}: control, format, unassigned
-bool is_ideograph(uint32_t c);    ///< CJK, as BERT separates it
+bool is_control(uint32_t c);      ///< \p{Cc}, \p{Cf}, \p{Co}: control, format, private use
+bool is_ideograph(uint32_t c);    ///< CJK, as BERT's tokenizers separate it
 
 /// Adds c in lower case, canonically decomposed, without accents: "É" gives "e".
 void append_folded(std::string& text, uint32_t c);

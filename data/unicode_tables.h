@@ -6,9 +6,9 @@
 
 namespace tarn::data::detail {
 
-extern const uint32_t kLetters[], kNumbers[], kPunctuation[], kOther[], kMarks[];
+extern const uint32_t kLetters[], kNumbers[], kPunctuation[], kControl[], kMarks[];
 /// How many pairs each has.
-extern const size_t kLettersCount, kNumbersCount, kPunctuationCount, kOtherCount, kMarksCount;
+extern const size_t kLettersCount, kNumbersCount, kPunctuationCount, kControlCount, kMarksCount;
 
 /// Words between spaces, UTF-8: what comes out, '~', every code point that becomes it.
 extern const char kFolds[];

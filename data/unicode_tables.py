@@ -54,7 +54,7 @@ def category(c):
 def classes():
     body = ""
     for name, which in (("kLetters", "L"), ("kNumbers", "N"), ("kPunctuation", "P"),
-                        ("kOther", "C"), ("kMarks", "Mn")):
+                        ("kControl", ("Cc", "Cf", "Co")), ("kMarks", "Mn")):
         runs = ranges(lambda c, x=which: category(c).startswith(x))
         words = [f"{first:#x},{last:#x}," for first, last in runs]
         body += f"const uint32_t {name}[] = {{\n" + "\n".join(pack(words, " ")) + "\n};\n"
@@ -77,6 +77,6 @@ def folds():
     return f"const char kFolds[] =\n{lines};\n"
 
 
-write("unicode_classes.cpp", "which code points are letters, numbers, punctuation, other, marks.",
+write("unicode_classes.cpp", "which code points are letters, numbers, punctuation, control, marks.",
       classes())
 write("unicode_fold.cpp", "lower case without accents, code point by code point.", folds())

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tarn/core/error.h"
-#include "tarn/core/file.h"
 #include "tarn/data/unicode.h"
 
 namespace tarn::data {
@@ -19,13 +18,18 @@ int64_t count_characters(std::string_view text) {
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
+// White space, but of the control characters only these three: the others are left out.
+bool separates(uint32_t c) {
+  return is_space(c) && (!is_control(c) || c == '\t' || c == '\n' || c == '\r');
+}
+
 bool begins_character(std::string_view text, size_t at) {
   return at == text.size() || (static_cast<uint8_t>(text[at]) & 0xC0) != 0x80;
 }
 
 }  // namespace
 
-std::vector<std::string> split_bert(std::string_view text) {
+std::vector<std::string> split_bert(std::string_view text, bool lowercase) {
   std::vector<std::string> words;
   std::string word;
   const auto finish = [&] {
@@ -35,13 +39,13 @@ std::vector<std::string> split_bert(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = code_point_at(text, at);
     at += static_cast<size_t>(c.bytes);
-    if (is_space(c.value)) {
+    if (separates(c.value)) {
       finish();
       continue;
     }
     if (!c.valid || c.value == 0xFFFD || is_control(c.value)) continue;
     std::string folded;
-    append_folded(folded, c.value);
+    lowercase ? append_folded(folded, c.value) : append_utf8(folded, c.value);
     const bool ideograph = is_ideograph(c.value);
     if (ideograph) finish();
     for (size_t i = 0; i < folded.size();) {  // folding may turn one character into several
@@ -60,7 +64,8 @@ std::vector<std::string> split_bert(std::string_view text) {
   return words;
 }
 
-WordPiece::WordPiece(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
+WordPiece::WordPiece(std::vector<std::string> tokens, bool lowercase)
+    : tokens_(std::move(tokens)), lowercase_(lowercase) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     TARN_CHECK_AS(ValueError, ids_.emplace(tokens_[i], static_cast<int32_t>(i)).second,
                   "wordpiece: the token '", tokens_[i], "' is in the vocabulary twice");
@@ -69,22 +74,8 @@ WordPiece::WordPiece(std::vector<std::string> tokens) : tokens_(std::move(tokens
   unknown_ = id("[UNK]");
   first_ = id("[CLS]");
   last_ = id("[SEP]");
-}
-
-std::unique_ptr<WordPiece> WordPiece::load(const std::string& path) {
-  const std::string text = read_file("wordpiece", path);
-  std::vector<std::string> tokens;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line(text.data() + at, end - at);
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    tokens.emplace_back(line);
-    at = end + 1;
-  }
-  try {
-    return std::make_unique<WordPiece>(std::move(tokens));
-  } catch (const ValueError& e) {
-    tarn::detail::fail<FileError>(e.what(), " (in ", path, ")");
+  for (const char* special : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+    if (ids_.count(special)) specials_.emplace_back(special);
   }
 }
 
@@ -115,9 +106,26 @@ void WordPiece::encode_word(std::string_view word, std::vector<int32_t>& ids) co
   ids.push_back(unknown_);
 }
 
+void WordPiece::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
+  for (const std::string& word : split_bert(text, lowercase_)) encode_word(word, ids);
+}
+
 std::vector<int32_t> WordPiece::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  for (const std::string& word : split_bert(text)) encode_word(word, ids);
+  size_t from = 0;  // of the text since the last special token
+  for (size_t at = text.find('['); at != std::string_view::npos; at = text.find('[', at)) {
+    const auto found = std::find_if(specials_.begin(), specials_.end(), [&](const auto& name) {
+      return text.substr(at).starts_with(name);
+    });
+    if (found == specials_.end()) {
+      ++at;
+      continue;
+    }
+    encode_plain(text.substr(from, at - from), ids);
+    ids.push_back(id(*found));
+    from = at += found->size();
+  }
+  encode_plain(text.substr(from), ids);
   return ids;
 }
 
@@ -131,14 +139,19 @@ std::vector<int32_t> WordPiece::encode_sentence(std::string_view text, int64_t m
   return ids;
 }
 
-std::string WordPiece::piece(int32_t id) const {
+const std::string& WordPiece::token(int32_t id) const {
   check_id(id);
-  const std::string& token = tokens_[static_cast<size_t>(id)];
-  return token.starts_with("##") ? token.substr(2) : " " + token;
+  return tokens_[static_cast<size_t>(id)];
+}
+
+std::string WordPiece::piece(int32_t id) const {
+  const std::string& text = token(id);
+  return text.starts_with("##") ? text.substr(2) : " " + text;
 }
 
 std::string WordPiece::json() const {
-  return nlohmann::json{{"kind", "wordpiece"}, {"tokens", tokens_}}.dump();
+  return nlohmann::json{{"kind", "wordpiece"}, {"lowercase", lowercase_}, {"tokens", tokens_}}
+      .dump();
 }
 
 }  // namespace tarn::data

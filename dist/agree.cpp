@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <sstream>
 
 #include "tarn/core/factory.h"
@@ -34,10 +35,41 @@ uint64_t hash_of(const Tensor& x) {
   return hash;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = raw::contiguous(a), y = raw::contiguous(b);
+bool same_bits(const Tensor& x, const Tensor& y) {
   const size_t bytes = static_cast<size_t>(x.numel() * item_size(x.dtype()));
   return bytes == 0 || std::memcmp(x.data(), y.data(), bytes) == 0;
+}
+
+// The values on the host, dense. Those of a GPU come in one copy per dtype, since each waits for
+// it.
+std::vector<Tensor> on_host(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> host(tensors.size());
+  std::map<DType, std::vector<size_t>> far;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& t = tensors[i];
+    if (t.device().is_cpu()) {
+      host[i] = raw::contiguous(t);
+    } else {
+      far[t.dtype()].push_back(i);
+    }
+  }
+  for (const auto& [dtype, indices] : far) {
+    int64_t numel = 0;
+    for (size_t i : indices) numel += tensors[i].numel();
+    const Tensor flat = empty({numel}, {.dtype = dtype, .device = tensors[indices[0]].device()});
+    const auto for_each_part = [&](const Tensor& whole, auto visit) {
+      int64_t at = 0;
+      for (size_t i : indices) {
+        visit(i, raw::narrow(whole, 0, at, tensors[i].numel()));
+        at += tensors[i].numel();
+      }
+    };
+    for_each_part(flat, [&](size_t i, const Tensor& part) {
+      raw::copy_(raw::view(part, tensors[i].sizes()), tensors[i]);
+    });
+    for_each_part(raw::to(flat, kCPU), [&](size_t i, const Tensor& part) { host[i] = part; });
+  }
+  return host;
 }
 
 }  // namespace
@@ -83,11 +115,15 @@ void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, i
   if (tensors.empty() || group.size() == 1) return;
   std::vector<Tensor> copies;
   for (const Tensor& t : tensors) {
-    copies.push_back(group.rank() == root ? raw::alias(t) : empty(t.sizes(), {.dtype = t.dtype()}));
+    copies.push_back(group.rank() == root
+                         ? raw::alias(t)
+                         : empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()}));
   }
   group.broadcast(copies, root)->wait();
-  for (size_t i = 0; group.rank() != root && i < tensors.size(); ++i) {
-    if (!same_bits(copies[i], tensors[i])) raw::copy_(tensors[i], copies[i]);
+  if (group.rank() == root) return;
+  const std::vector<Tensor> theirs = on_host(copies), mine = on_host(tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!same_bits(theirs[i], mine[i])) raw::copy_(tensors[i], copies[i]);
   }
 }
 
@@ -96,8 +132,10 @@ void check_same_values(ProcessGroup& group, const std::string& what, const Tenso
   if (n == 0) return;
   const Tensor mine = empty({n}, {.dtype = DType::kI64});
   const Tensor all = empty({group.size(), n}, {.dtype = DType::kI64});
+  std::vector<Tensor> values;
+  for (const auto& [name, t] : tensors) values.push_back(t);
   int64_t i = 0;
-  for (const auto& [name, t] : tensors)
+  for (const Tensor& t : on_host(values))
     mine.data<int64_t>()[i++] = static_cast<int64_t>(hash_of(t));
   group.all_gather(all, mine)->wait();
   const int64_t* hash = all.data<int64_t>();

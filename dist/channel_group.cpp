@@ -12,7 +12,7 @@ namespace tarn::dist {
 
 void Link::check_alive() const {
   std::lock_guard lock(mutex_);
-  TARN_CHECK_AS(DistError, dead_.empty(), "the group ended earlier (", dead_, "); make a new one");
+  if (!dead_.empty()) throw DistError(ended_earlier(dead_));
 }
 
 void Link::fail(const std::string& reason) {
@@ -25,11 +25,9 @@ void Link::fail(const std::string& reason) {
   recorder_.write(options_.name, rank_, size_, reason);
 }
 
-std::string Link::failed(const std::string& operation, const std::string& reason) {
-  const std::string text = operation + " on rank " + std::to_string(rank_) + " of " +
-                           std::to_string(size_) + " in group " + options_.name + ": " + reason;
-  fail(text);
-  return text;
+std::string Link::place(const std::string& operation) const {
+  return operation + " on rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+         " in group " + options_.name + ": ";
 }
 
 // One collective of the queue.

@@ -40,12 +40,10 @@ class Link {
     try {
       check_alive();
       body();
-    } catch (const TimeoutError& error) {
-      throw TimeoutError(failed(operation, error.what()));
-    } catch (const PeerError& error) {
-      throw PeerError(error.peer(), failed(operation, error.what()));
     } catch (const std::exception& error) {
-      throw DistError(failed(operation, error.what()));
+      const std::string where = place(operation);
+      fail(where + error.what());
+      rethrow_with(where);
     }
   }
   /// The limit of the next operation: the first may take longer.
@@ -54,7 +52,7 @@ class Link {
   }
 
  private:
-  std::string failed(const std::string& operation, const std::string& reason);
+  std::string place(const std::string& operation) const;
 
   ChannelPtr channel_;
   int rank_, size_;

@@ -65,11 +65,16 @@ std::byte* Collectives::scratch(std::vector<std::byte>& buffer, size_t bytes) co
   return buffer.data();
 }
 
-void Collectives::run(const Collective& c, uint64_t sequence, Clock::time_point deadline) {
-  header_ = Header{.kind = c.kind, .op = c.op, .root = c.root, .sequence = sequence};
+Header header_of(const Collective& c, uint64_t sequence) {
+  Header header{.kind = c.kind, .op = c.op, .root = c.root, .sequence = sequence};
   const auto& tensors = c.inputs.empty() ? c.outputs : c.inputs;
-  if (!tensors.empty()) header_.dtype = static_cast<uint8_t>(tensors[0].dtype());
-  if (!uneven(c.kind)) header_.total = static_cast<uint64_t>(c.bytes());
+  if (!tensors.empty()) header.dtype = static_cast<uint8_t>(tensors[0].dtype());
+  if (!uneven(c.kind)) header.total = static_cast<uint64_t>(c.bytes());
+  return header;
+}
+
+void Collectives::run(const Collective& c, uint64_t sequence, Clock::time_point deadline) {
+  header_ = header_of(c, sequence);
   step_ = 0;
   deadline_ = deadline;
   switch (c.kind) {

@@ -48,6 +48,8 @@ struct Header {
   void check(const Header& theirs, int peer) const;
 };
 static_assert(sizeof(Header) == 40);
+/// What all ranks of a collective must agree on.
+Header header_of(const Collective& c, uint64_t sequence);
 
 /// Runs collectives over one channel. Not thread-safe.
 class Collectives {

@@ -2,17 +2,27 @@
 #include "tarn/dist/data_parallel.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <thread>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/core/backend.h"
+#include "tarn/core/random.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn::dist {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::vector<Tensor> values_of(const TensorDict& dict) {
   std::vector<Tensor> values;
@@ -39,7 +49,8 @@ void check_alike(const TensorDict& master, const TensorDict& replica) {
 }  // namespace
 
 DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices,
-                           const Factory& make_replica, std::vector<double> shares)
+                           const Factory& make_replica, std::vector<double> shares,
+                           int64_t rebalance_every)
     : module_(module), shares_(std::move(shares)) {
   TARN_CHECK_AS(ValueError, !devices.empty(), "DataParallel: needs at least one device");
   TARN_CHECK_AS(ValueError, shares_.empty() || shares_.size() == devices.size(),
@@ -49,7 +60,13 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices,
     TARN_CHECK_AS(ValueError, share >= 0 && std::isfinite(share),
                   "DataParallel: shares must not be negative; got ", share);
   }
+  TARN_CHECK_AS(ValueError, rebalance_every >= 0,
+                "DataParallel: rebalance_every must not be negative; got ", rebalance_every);
+  if (rebalance_every > 0) {
+    balancer_.emplace(static_cast<int64_t>(devices.size()), rebalance_every, shares_);
+  }
   replicas_.resize(devices.size());
+  const PhiloxState random = default_generator().state();
   for (size_t i = 0; i < devices.size(); ++i) {
     Replica& r = replicas_[i];
     r.device = devices[i];
@@ -73,22 +90,16 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices,
                     "; a parameter is on ", p.device());
     }
   }
+  default_generator().set_state(random);
 }
 
 std::vector<int64_t> DataParallel::cut(int64_t rows, int64_t devices,
                                        const std::vector<double>& shares) {
+  if (!shares.empty()) return cut_by_share(rows, shares);
   std::vector<int64_t> counts;
-  double total = 0, passed = 0;
-  for (double share : shares) total += share;
   int64_t given = 0;
   for (int64_t d = 0; d < devices; ++d) {
-    int64_t end;
-    if (total > 0) {
-      passed += shares[static_cast<size_t>(d)];
-      end = d + 1 == devices ? rows : std::llround(static_cast<double>(rows) * passed / total);
-    } else {
-      end = std::min(rows, (d + 1) * ((rows + devices - 1) / devices));
-    }
+    const int64_t end = std::min(rows, (d + 1) * ((rows + devices - 1) / devices));
     counts.push_back(end - given);
     given = end;
   }
@@ -97,6 +108,7 @@ std::vector<int64_t> DataParallel::cut(int64_t rows, int64_t devices,
 
 // What changed in the master since: values, frozen or not, training or not.
 void DataParallel::copy_values() {
+  const auto start = Clock::now();
   for (size_t r = 1; r < replicas_.size(); ++r) {
     Replica& replica = replicas_[r];
     replica.module->train(module_.training());
@@ -111,6 +123,7 @@ void DataParallel::copy_values() {
       raw::copy_(replica.buffers[i], replicas_[0].buffers[i]);
     }
   }
+  copy_seconds_ = seconds_since(start);
 }
 
 void DataParallel::gradient_arrived() {
@@ -121,6 +134,7 @@ void DataParallel::gradient_arrived() {
 
 // Into the master's, in the order of devices.
 void DataParallel::add_gradients() {
+  const auto start = Clock::now();
   asked_ = false;
   for (size_t r = 1; r < replicas_.size(); ++r) {
     for (size_t i = 0; i < replicas_[r].params.size(); ++i) {
@@ -136,46 +150,105 @@ void DataParallel::add_gradients() {
       }
     }
   }
+  copy_seconds_ += seconds_since(start);
 }
 
-Tensor DataParallel::operator()(const Tensor& x) {
-  TARN_CHECK_AS(ShapeError, x.dim() > 0, "DataParallel: x must have rows to share; got ",
-                x.describe());
-  const auto rows = cut(x.size(0), static_cast<int64_t>(replicas_.size()), shares_);
-  if (std::count(rows.begin() + 1, rows.end(), 0) == static_cast<int64_t>(rows.size()) - 1) {
-    return (*replicas_[0].module)(x.to(replicas_[0].device));
-  }
-  copy_values();
-  std::vector<Tensor> parts, results(replicas_.size());
-  int64_t begin = 0;
-  for (size_t r = 0; r < replicas_.size(); ++r) {
-    parts.push_back(rows[r] > 0 ? x.narrow(0, begin, rows[r]).to(replicas_[r].device) : Tensor());
-    begin += rows[r];
-  }
+std::vector<int64_t> DataParallel::share_out(int64_t rows) const {
+  return balancer_ ? balancer_->cut(rows)
+                   : cut(rows, static_cast<int64_t>(replicas_.size()), shares_);
+}
+
+// Every replica that has rows, in a thread of its own; the master's is this one.
+void DataParallel::run_replicas(const Call& call, const std::vector<std::vector<Tensor>>& parts,
+                                std::vector<Tensor>& results) {
   std::vector<std::exception_ptr> errors(replicas_.size());
+  std::vector<double> seconds(replicas_.size());
   const bool recording = grad_enabled();
+  const AutocastState autocast = autocast_state();
   const auto run = [&](size_t r) {
     try {
       const GradModeGuard guard(recording);
-      results[r] = (*replicas_[r].module)(parts[r]);
+      const AutocastGuard casts(autocast);
+      const auto start = Clock::now();
+      results[r] = call(*replicas_[r].module, parts[r]);
+      if (balancer_) synchronize(replicas_[r].device);
+      seconds[r] = seconds_since(start);
     } catch (...) {
       errors[r] = std::current_exception();
     }
   };
   std::vector<std::thread> threads;
   for (size_t r = 1; r < replicas_.size(); ++r) {
-    if (rows[r] > 0) threads.emplace_back(run, r);
+    if (rows_[r] > 0) threads.emplace_back(run, r);
   }
-  if (rows[0] > 0) run(0);
+  if (rows_[0] > 0) run(0);
   for (std::thread& t : threads) t.join();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
-  std::vector<Tensor> joined;
-  for (const Tensor& y : results) {
-    if (y.defined()) joined.push_back(y.to(replicas_[0].device));
+  if (balancer_ && recording) balancer_->add(rows_, seconds);
+}
+
+// What each replica returns; undefined for those without rows.
+std::vector<Tensor> DataParallel::run(const Call& call, const std::vector<Tensor>& inputs) {
+  TARN_CHECK_AS(ValueError, !inputs.empty(), "DataParallel: needs at least one input");
+  for (const Tensor& x : inputs) {
+    TARN_CHECK_AS(ShapeError, x.dim() > 0 && x.size(0) == inputs[0].size(0),
+                  "DataParallel: inputs must have rows to share, and equally many; got ",
+                  inputs[0].describe(), " and ", x.describe());
   }
-  return cat(joined, 0);
+  copy_seconds_ = 0;
+  rows_ = share_out(inputs[0].size(0));
+  std::vector<Tensor> results(replicas_.size());
+  std::vector<std::vector<Tensor>> parts(replicas_.size());
+  if (std::count(rows_.begin() + 1, rows_.end(), 0) == static_cast<int64_t>(rows_.size()) - 1) {
+    for (const Tensor& x : inputs) parts[0].push_back(x.to(replicas_[0].device));
+    results[0] = call(*replicas_[0].module, parts[0]);
+    return results;
+  }
+  copy_values();
+  int64_t begin = 0;
+  for (size_t r = 0; r < replicas_.size(); ++r) {
+    for (const Tensor& x : inputs) {
+      if (rows_[r] == 0) break;
+      parts[r].push_back(x.narrow(0, begin, rows_[r]).to(replicas_[r].device));
+    }
+    begin += rows_[r];
+  }
+  run_replicas(call, parts, results);
+  return results;
+}
+
+Tensor DataParallel::operator()(const Tensor& x) {
+  return apply([](nn::Module& replica, std::span<const Tensor> parts) { return replica(parts[0]); },
+               {x});
+}
+
+Tensor DataParallel::apply(const Call& call, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> joined;
+  for (const Tensor& y : run(call, inputs)) {
+    if (!y.defined()) continue;
+    const Tensor here = y.to(replicas_[0].device);
+    joined.push_back(here.dim() == 0 ? here.reshape({1}) : here);
+  }
+  return joined.size() == 1 ? joined[0] : cat(joined, 0);
+}
+
+Tensor DataParallel::mean_of(const Call& call, const std::vector<Tensor>& inputs) {
+  const std::vector<Tensor> means = run(call, inputs);
+  const auto all = static_cast<double>(inputs[0].size(0));
+  Tensor mean;
+  for (size_t r = 0; r < means.size(); ++r) {
+    if (!means[r].defined()) continue;
+    TARN_CHECK_AS(ShapeError, means[r].dim() == 0,
+                  "DataParallel: mean_of needs a call that returns a scalar; got ",
+                  means[r].describe());
+    const auto rows = static_cast<double>(rows_[r]);
+    const Tensor here = means[r].to(replicas_[0].device);
+    const Tensor part = rows == all ? here : here * (rows / all);
+    mean = mean.defined() ? mean + part : part;
+  }
+  return mean;
 }
 
 }  // namespace tarn::dist

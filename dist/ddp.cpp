@@ -1,8 +1,10 @@
 // ddp.cpp - DistributedDataParallel.
 #include "tarn/dist/ddp.h"
 
+#include "tarn/autograd/recompute.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/dist/agree.h"
+#include "tarn/dist/join.h"
 
 namespace tarn::dist {
 namespace {
@@ -53,6 +55,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
                {.bucket_cap_mb = options.bucket_cap_mb,
                 .first_bucket_mb = options.first_bucket_mb,
                 .find_unused_parameters = options.find_unused_parameters,
+                .static_graph = options.static_graph,
                 .overlap = options.overlap}) {
   TARN_CHECK_AS(ValueError, options.check_every >= 0, "ddp: check_every must not be negative; got ",
                 options.check_every);
@@ -68,9 +71,12 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 void DistributedDataParallel::before_forward() {
-  if (!module_.training() || !reducer_.sync()) return;
-  if (options_.broadcast_buffers) broadcast_values(group_, buffers_);
-  if (options_.check_every > 0 && ++steps_ % options_.check_every == 0) check_replicas();
+  if (!module_.training() || !reducer_.sync() || is_recomputing()) return;
+  const bool due = options_.check_every > 0 && ++steps_ % options_.check_every == 0;
+  if (join_ && (due || shares_buffers())) join_->before_forward();
+  if (shares_buffers()) broadcast_values(group_, buffers_, join_ ? join_->root() : 0);
+  // A rank that has finished is behind.
+  if (due && (!join_ || join_->complete())) check_replicas();
 }
 
 void DistributedDataParallel::check_replicas() {

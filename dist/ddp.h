@@ -26,13 +26,20 @@ struct DdpOptions {
   /// Parameters may go without a gradient in a backward, on some or all ranks. Those that no rank
   /// used keep none. Costs a small collective per backward.
   bool find_unused_parameters = false;
+  /// Every backward uses the parameters that the first one used on this rank: what it did not is
+  /// known from then on, without a collective and without waiting for the end of backward. Another
+  /// backward is an error that names the parameters.
+  bool static_graph = false;
   bool broadcast_buffers = true;  ///< rank 0's, before each forward in training
   bool overlap = true;            ///< communicate during backward
   int64_t check_every = 0;        ///< steps between checks that the replicas are equal; 0: never
 };
 
+class Join;
+
 /// Works with frozen and shared parameters, several forwards before a backward, recomputation and
-/// gradient accumulation. Every rank runs the same number of backwards. Not thread-safe.
+/// gradient accumulation. Every rank runs the same number of backwards, or uses Join (join.h). Not
+/// thread-safe.
 class DistributedDataParallel {
  public:
   /// All ranks call it. Throws ValueError, on all ranks, that names the first parameter or buffer
@@ -68,18 +75,21 @@ class DistributedDataParallel {
   /// Replaces the average of buckets by another way to it (compression). Same on all ranks.
   void register_comm_hook(CommHook hook) { reducer_.set_comm_hook(std::move(hook)); }
   /// Of the last backward.
-  const ReducerStats& stats() const { return reducer_.stats(); }
+  ReducerStats stats() const { return reducer_.stats(); }
   /// Throws DistError that names the first tensor in which the replicas differ.
   void check_replicas();
 
  private:
+  friend class Join;
   void before_forward();
+  bool shares_buffers() const { return options_.broadcast_buffers && !buffers_.empty(); }
 
   nn::Module& module_;
   ProcessGroup& group_;
   DdpOptions options_;
   std::vector<Tensor> buffers_;
   Reducer reducer_;
+  Join* join_ = nullptr;
   int64_t hook_ = 0, steps_ = 0;
 };
 

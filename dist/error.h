@@ -32,6 +32,13 @@ class PeerError : public DistError {
   int peer_;
 };
 
+/// In a handler: throws the exception at hand again with `where` in front of its text, as the same
+/// kind of DistError.
+[[noreturn]] void rethrow_with(const std::string& where);
+
+/// What calls on a dead group say.
+std::string ended_earlier(const std::string& reason);
+
 /// "250 ms", "30 s".
 std::string duration_text(Millis time);
 /// What is left until a deadline, rounded up; 0 if it has passed.

@@ -67,10 +67,13 @@ void ProcessGroup::check_tensors(const Collective& c) const {
   const auto check = [&](const Tensor& t, bool written) {
     TARN_CHECK_AS(ValueError, t.defined(), op, ": a tensor is undefined");
     TARN_CHECK_AS(DeviceError, takes(t.device()), op, ": the ", transport(),
-                  " transport moves tensors of the CPU; got ", t.describe());
+                  " transport moves tensors of ", takes_what(), "; got ", t.describe());
     TARN_CHECK_AS(ValueError, !written || !overlaps_itself(t), op,
                   ": cannot write into an expanded tensor; got ", t.describe(), "; clone it first");
     if (!first) first = &t;
+    TARN_CHECK_AS(DeviceError, t.device() == first->device(), op,
+                  ": all tensors must be on one device; got ", first->device(), " and ",
+                  t.device());
     TARN_CHECK_AS(DTypeError, t.dtype() == first->dtype() || c.kind == Kind::kBroadcast, op,
                   ": all tensors must have one dtype; got ", first->dtype(), " and ", t.dtype());
   };

@@ -12,7 +12,7 @@
 // whatever the sizes, the timing and the transport (Note [Rank order] in collectives.cpp).
 //
 // Transports: local_group.h (threads of one process), host_channel.h (processes of one host),
-// gloo_group.h (processes anywhere).
+// gloo_group.h (processes anywhere), nccl_group.h (GPUs; the order of its sums is NCCL's).
 #pragma once
 
 #include <memory>
@@ -39,8 +39,9 @@ inline constexpr int kMaxTag = 1 << 20;  ///< of send and recv
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when it is done. Throws what went wrong: TimeoutError or PeerError that names the
-  /// operation, its number, sizes, group, rank and the rank at fault. The group is dead then.
+  /// Returns when it is done; over NCCL, when what is queued on the current stream from now on
+  /// comes after it. Throws what went wrong: TimeoutError or PeerError that names the operation,
+  /// its number, sizes, group, rank and the rank at fault. The group is dead then.
   virtual void wait() = 0;
   /// Waits at most this long. Throws TimeoutError then; the collective goes on.
   virtual void wait(Millis limit) = 0;
@@ -63,7 +64,7 @@ class ProcessGroup {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
-  /// "host", "gloo", "local".
+  /// "host", "gloo", "local", "nccl".
   virtual const char* transport() const = 0;
 
   // ---- in place
@@ -128,6 +129,11 @@ class ProcessGroup {
                                                       GroupOptions options) = 0;
   /// Devices whose tensors the transport moves.
   virtual bool takes(Device device) const { return device.is_cpu(); }
+  virtual std::string takes_what() const { return "the CPU"; }
+  /// Starts it, checked, on another group of the same ranks.
+  static WorkPtr forward(ProcessGroup& group, Collective collective) {
+    return group.submit(std::move(collective));
+  }
 
  private:
   WorkPtr start(Collective collective);

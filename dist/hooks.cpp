@@ -54,14 +54,15 @@ struct Memory {
   std::vector<Tensor> q;  // PowerSGD's guess per matrix
 };
 
-Memory& memory_of(std::map<int, Memory>& memories, const GradBucket& bucket, const char* hook) {
+Memory& memory_of(std::map<int, Memory>& memories, const GradBucket& bucket, const char* hook,
+                  Device device) {
   TARN_CHECK_AS(DTypeError, bucket.flat.dtype() == DType::kF32, hook,
                 ": gradients must be f32; got ", bucket.flat.dtype());
   std::vector<const TensorImpl*> params;
   for (const Tensor& p : bucket.params) params.push_back(p.impl().get());
   Memory& memory = memories[bucket.index];
   if (memory.params != params) {
-    memory = {std::move(params), zeros({bucket.flat.numel()}), {}};
+    memory = {std::move(params), zeros({bucket.flat.numel()}, {.device = device}), {}};
   }
   return memory;
 }
@@ -82,7 +83,7 @@ std::vector<int64_t> largest(const float* x, int64_t n, int64_t k) {
 WorkPtr send_largest(ProcessGroup& group, const GradBucket& bucket, Memory& memory, double share) {
   const int64_t n = bucket.flat.numel(), W = group.size();
   const int64_t k = std::clamp<int64_t>(static_cast<int64_t>(share * static_cast<double>(n)), 1, n);
-  raw::add_(memory.error, bucket.flat);
+  raw::add_(memory.error, raw::to(bucket.flat, kCPU));
   float* left = memory.error.data<float>();
   const std::vector<int64_t> chosen = largest(left, n, k);
   const Tensor index = from_vector(chosen, {k}), value = empty({k});
@@ -93,19 +94,21 @@ WorkPtr send_largest(ProcessGroup& group, const GradBucket& bucket, Memory& memo
   const Tensor indices = empty({W, k}, {.dtype = DType::kI64}), values = empty({W, k});
   std::vector<WorkPtr> works = {group.all_gather(indices, index), group.all_gather(values, value)};
   const auto finish = [flat = bucket.flat, indices, values, W, k] {
-    raw::fill_(flat, 0);
-    float* to = flat.data<float>();
+    const Tensor sum = zeros(flat.sizes());
+    float* to = sum.data<float>();
     const int64_t* at = indices.data<int64_t>();
     const float* from = values.data<float>();
     for (int64_t i = 0; i < W * k; ++i) to[at[i]] += from[i];  // in the order of ranks
-    raw::mul_(flat, 1.0 / static_cast<double>(W));
+    raw::mul_(sum, 1.0 / static_cast<double>(W));
+    raw::copy_(flat, sum);
   };
   return std::make_shared<Finishing>(std::move(works), finish);
 }
 
 // Columns made orthonormal (Gram-Schmidt, twice for accuracy); a column without a rest becomes
 // zero.
-void orthonormalise(const Tensor& p) {
+void orthonormalise(const Tensor& target) {
+  const Tensor p = raw::to(target, kCPU);
   const int64_t n = p.size(0), r = p.size(1);
   float* x = p.data<float>();
   for (int64_t c = 0; c < r; ++c) {
@@ -126,6 +129,7 @@ void orthonormalise(const Tensor& p) {
     for (int64_t i = 0; i < n; ++i)
       x[i * r + c] = rest ? static_cast<float>(x[i * r + c] / norm) : 0;
   }
+  if (!p.is_same(target)) raw::copy_(target, p);
 }
 
 // One bucket on its way through PowerSGD.
@@ -146,7 +150,9 @@ struct PowerStep {
       const Tensor grad = raw::narrow(bucket.flat, 0, offset, count);
       if (param.dim() > 1 && o.rank * (n + m) < n * m) {
         const Tensor error = raw::view(raw::narrow(memory.error, 0, offset, count), {n, m});
-        if (memory.q.size() == number) memory.q.push_back(guess(m, o, bucket.index, number));
+        if (memory.q.size() == number) {
+          memory.q.push_back(guess(m, o, bucket.index, number, grad.device()));
+        }
         matrices.push_back({raw::view(grad, {n, m}), {}, memory.q[number++], error});
       } else {
         plain.push_back(grad);
@@ -156,13 +162,14 @@ struct PowerStep {
   }
 
   // The same on all ranks.
-  static Tensor guess(int64_t m, const PowerSgdOptions& o, int bucket, size_t number) {
+  static Tensor guess(int64_t m, const PowerSgdOptions& o, int bucket, size_t number,
+                      Device device) {
     std::mt19937_64 random(o.seed + static_cast<uint64_t>(bucket) * 1000003u + number);
     Tensor q = empty({m, o.rank});
     for (int64_t i = 0; i < q.numel(); ++i) {
       q.data<float>()[i] = static_cast<float>(random() >> 40) / 8388608.f - 1;
     }
-    return q;
+    return raw::to(q, device);
   }
 
   std::vector<WorkPtr> send_p(ProcessGroup& group) {
@@ -199,7 +206,7 @@ CommHook top_k_hook(double share) {
                 "top_k_hook: the share must be in (0, 1]; got ", share);
   const auto memories = std::make_shared<std::map<int, Memory>>();
   return [memories, share](ProcessGroup& group, GradBucket& bucket) {
-    return send_largest(group, bucket, memory_of(*memories, bucket, "top_k_hook"), share);
+    return send_largest(group, bucket, memory_of(*memories, bucket, "top_k_hook", kCPU), share);
   };
 }
 
@@ -208,7 +215,7 @@ CommHook powersgd_hook(const PowerSgdOptions& options) {
                 options.rank);
   const auto memories = std::make_shared<std::map<int, Memory>>();
   return [memories, options](ProcessGroup& group, GradBucket& bucket) -> WorkPtr {
-    Memory& memory = memory_of(*memories, bucket, "powersgd_hook");
+    Memory& memory = memory_of(*memories, bucket, "powersgd_hook", bucket.flat.device());
     const auto step = std::make_shared<PowerStep>(bucket, memory, options);
     return std::make_shared<Finishing>(step->send_p(group),
                                        [step, &group] { step->finish(group); });

@@ -4,21 +4,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <utility>
 #include <vector>
 
-#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "tarn/dist/channel_group.h"
 #include "tarn/dist/host_segment.h"
+#include "tarn/dist/peer_process.h"
 
 namespace tarn::dist {
 namespace {
@@ -28,7 +26,7 @@ constexpr Millis kLook{20};
 
 struct Peer {
   pid_t pid = 0;
-  int pidfd = -1;  // readable once the process has ended, also before anybody waits for it
+  PeerProcess process = {};
 };
 
 // True if all of it was read.
@@ -49,16 +47,8 @@ bool read_memory(pid_t pid, uint64_t address, void* to, size_t bytes) {
 struct Desk {
   Desk(std::unique_ptr<Segment> s, std::vector<Peer> p, int r)
       : segment(std::move(s)), peers(std::move(p)), rank(r) {}
-  ~Desk() {
-    for (const Peer& p : peers) {
-      if (p.pidfd >= 0) ::close(p.pidfd);
-    }
-  }
 
-  bool dead(int peer) const {
-    pollfd entry{peers[static_cast<size_t>(peer)].pidfd, POLLIN, 0};
-    return ::poll(&entry, 1, 0) > 0;
-  }
+  bool dead(int peer) const { return peers[static_cast<size_t>(peer)].process.ended(); }
   // Throws if the wait for `peer` has no point any more.
   void check(int peer, Clock::time_point start, Clock::time_point deadline) const {
     const std::string who = "rank " + std::to_string(peer);
@@ -251,22 +241,12 @@ class HostChannel final : public Channel {
   std::mutex closing_;
 };
 
-// Equal for processes that see each other's numbers: the boot, and the space of process numbers.
-std::string place_here() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char space[64] = "";
-  const ssize_t n = ::readlink("/proc/self/ns/pid", space, sizeof space - 1);
-  return boot + "/" + std::string(space, n > 0 ? static_cast<size_t>(n) : 0) + "/" +
-         std::to_string(::geteuid());
-}
-
 // Written before the meeting and read by the others as a trial.
 const uint64_t kTrial = 0x7461726e2d747279;
 
 std::vector<Peer> open_peers(const std::vector<std::string>& infos, bool& usable) {
   std::vector<Peer> peers;
-  const std::string here = place_here();
+  const std::string here = process_place();
   for (const std::string& info : infos) {
     std::istringstream in(info);
     std::string place;
@@ -275,10 +255,10 @@ std::vector<Peer> open_peers(const std::vector<std::string>& infos, bool& usable
     in >> place >> p.pid >> address;
     usable = usable && place == here;
     if (usable) {
-      p.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, p.pid, 0));
-      usable = p.pidfd >= 0 && read_memory(p.pid, address, &value, sizeof value) && value == kTrial;
+      p.process = PeerProcess(p.pid);
+      usable = p.process && read_memory(p.pid, address, &value, sizeof value) && value == kTrial;
     }
-    peers.push_back(p);
+    peers.push_back(std::move(p));
   }
   return peers;
 }
@@ -292,7 +272,7 @@ ChannelPtr make_host_channel(Store& store, const std::string& name, int rank, in
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   const std::string group = "group " + name;
   std::ostringstream mine;
-  mine << place_here() << " " << ::getpid() << " " << reinterpret_cast<uint64_t>(&kTrial);
+  mine << process_place() << " " << ::getpid() << " " << reinterpret_cast<uint64_t>(&kTrial);
   const auto infos = exchange(store, group, rank, size, mine.str(), timeout);
   bool usable = true;
   std::vector<Peer> peers = open_peers(infos, usable);

@@ -193,27 +193,34 @@ std::vector<std::shared_ptr<ProcessGroup>> make_local_groups(int size, GroupOpti
   return groups;
 }
 
-void run_local(int size, const std::function<void(ProcessGroup&)>& body, GroupOptions options) {
-  auto groups = make_local_groups(size, std::move(options));
+void run_threads(int size, const std::function<std::shared_ptr<ProcessGroup>(int rank)>& make,
+                 const RankBody& body) {
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
-  for (auto& group : groups) {
-    threads.emplace_back([&, group = std::move(group)]() mutable {
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      std::shared_ptr<ProcessGroup> group;
       try {
+        group = make(r);
         body(*group);
       } catch (const std::exception& error) {
         {
           std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();
         }
-        group->abort(error.what());
+        if (group) group->abort(error.what());
       }
-      group.reset();
     });
   }
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);
+}
+
+void run_local(int size, const RankBody& body, GroupOptions options) {
+  auto groups = make_local_groups(size, std::move(options));
+  run_threads(
+      size, [&](int r) { return std::move(groups[static_cast<size_t>(r)]); }, body);
 }
 
 }  // namespace tarn::dist

@@ -16,8 +16,15 @@ namespace tarn::dist {
 /// left: the others' collectives with it fail.
 std::vector<std::shared_ptr<ProcessGroup>> make_local_groups(int size, GroupOptions options = {});
 
-/// Runs body once per rank, each in a thread, and joins them. If ranks throw, the caller gets the
-/// error of the one that failed first; what other ranks wait for then fails at once.
-void run_local(int size, const std::function<void(ProcessGroup&)>& body, GroupOptions options = {});
+using RankBody = std::function<void(ProcessGroup&)>;
+
+/// Runs body once per rank, each in a thread that first makes its group, and joins them. If ranks
+/// throw, the caller gets the error of the one that failed first; what other ranks wait for then
+/// fails at once.
+void run_threads(int size, const std::function<std::shared_ptr<ProcessGroup>(int rank)>& make,
+                 const RankBody& body);
+
+/// run_threads over local groups.
+void run_local(int size, const RankBody& body, GroupOptions options = {});
 
 }  // namespace tarn::dist

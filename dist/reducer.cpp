@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 #include "tarn/autograd/engine.h"
 #include "tarn/core/factory.h"
@@ -17,6 +18,10 @@ constexpr double kMiB = 1024.0 * 1024.0;
 Tensor part_of(const Tensor& flat, int64_t offset, const Shape& sizes) {
   return Tensor(flat.storage(), sizes, contiguous_strides(sizes), flat.storage_offset() + offset,
                 flat.dtype());
+}
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
 }
 
 std::string names_text(const std::vector<std::string>& names) {
@@ -79,6 +84,7 @@ void Reducer::build(const std::vector<size_t>& order) {
     params_[i].bucket = at->bucket;
     buckets_[at->bucket].params.push_back(i);
   }
+  const MemoryTagGuard tag(MemoryTag::kGradients);  // .grad of the parameters will lie there
   for (Bucket& b : buckets_) {
     int64_t numel = 0;
     for (size_t i : b.params) numel += params_[i].tensor.numel();
@@ -96,20 +102,21 @@ void Reducer::build(const std::vector<size_t>& order) {
 // until they are dropped or the next backward adds to them.
 void Reducer::rebuild() {
   rebuilt_ = true;
-  if (options_.find_unused_parameters || arrival_.size() != params_.size()) return;
-  const Tensor order = empty({static_cast<int64_t>(arrival_.size())}, {.dtype = DType::kI64});
+  if (options_.find_unused_parameters && !options_.static_graph) return;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (!params_[i].ready) arrival_.push_back(i);  // static_graph: what is never there comes last
+  }
+  const auto n = static_cast<int64_t>(params_.size());
+  const Tensor order = empty({n}, {.dtype = DType::kI64});
   std::copy(arrival_.begin(), arrival_.end(), order.data<int64_t>());
-  group_.broadcast(order, 0)->wait();
+  group_.broadcast(order, root_)->wait();
   const int64_t* agreed = order.data<int64_t>();
-  build({agreed, agreed + arrival_.size()});
+  build({agreed, agreed + n});
 }
 
-void Reducer::begin() {
-  const auto pass = std::make_shared<int>(0);
-  on_backward_end([this, pass] { end(); });
-  pass_ = pass;
-  phase_ = sync_ ? Phase::kReducing : Phase::kLocal;
+void Reducer::reset() {
   next_ = 0;
+  start_ = Clock::now();
   for (Param& p : params_) p.ready = false;
   for (Bucket& b : buckets_) {
     b.pending = b.params.size();
@@ -119,10 +126,45 @@ void Reducer::begin() {
   arrival_.clear();
 }
 
+void Reducer::begin() {
+  const auto pass = std::make_shared<int>(0);
+  on_backward_end([this, pass] { end(); });
+  pass_ = pass;
+  phase_ = sync_ ? Phase::kReducing : Phase::kLocal;
+  reset();
+  if (phase_ == Phase::kLocal) return;
+  factor_ = before_reduce_ ? before_reduce_() : 1;
+  if (!knows_graph()) return;
+  for (Param& p : params_) {
+    if (!p.expected) fill_absent(p);
+  }
+}
+
+// A backward of the others: all there is to send are zeros.
+void Reducer::shadow() {
+  reset();
+  for (Param& p : params_) p.tensor.zero_grad();
+  for (Bucket& b : buckets_) {
+    raw::fill_(b.flat, 0);
+    b.pending = 0;
+  }
+  factor_ = 1;
+  launch_ready();
+  finish();
+  for (Param& p : params_) p.tensor.zero_grad();
+  if (!rebuilt_) rebuild();
+}
+
 void Reducer::arrived(size_t index) {
   if (phase_ == Phase::kIdle || pass_.expired()) begin();
   if (phase_ == Phase::kLocal) return;
   Param& p = params_[index];
+  if (knows_graph() && !p.expected) {
+    refuse("ddp: static_graph: " + p.name + " got a gradient on rank " +
+           std::to_string(group_.rank()) +
+           ", which it did not in the first backward; every backward must use the same "
+           "parameters, or set find_unused_parameters instead");
+  }
   p.ready = true;
   if (!rebuilt_) arrival_.push_back(index);
   take_gradient(p);
@@ -145,47 +187,60 @@ void Reducer::launch_ready() {
 }
 
 void Reducer::launch(Bucket& b, bool last) {
+  const MemoryTagGuard tag(MemoryTag::kCommunication);
   GradBucket bucket{b.flat, static_cast<int>(&b - buckets_.data()), last, {}};
   for (size_t i : b.params) bucket.params.push_back(params_[i].tensor);
+  b.sent_at = seconds_between(start_, Clock::now());
   b.work = comm_hook_(group_, bucket);
 }
 
-// Which parameters got a gradient on any rank, as one byte each.
-Tensor Reducer::agree_on_use() {
+// Which parameters got a gradient on any rank. With static_graph, once for all backwards.
+void Reducer::agree_on_use() {
+  if (!may_miss() || knows_graph()) return;
   const Tensor used = empty({static_cast<int64_t>(params_.size())}, {.dtype = DType::kU8});
   for (size_t i = 0; i < params_.size(); ++i) {
+    params_[i].expected = params_[i].ready;
     // A gradient that an earlier backward left, without a message, counts as well.
     used.data<uint8_t>()[i] = params_[i].ready || params_[i].tensor.grad().defined();
   }
   group_.all_reduce(used, ReduceOp::kMax)->wait();
-  return used;
+  for (size_t i = 0; i < params_.size(); ++i) params_[i].used = used.data<uint8_t>()[i] > 0;
+  graph_known_ = true;
 }
 
-// Parameters without a gradient: zeros in the average, or an error that names them.
+// A parameter without a gradient in this backward counts as zeros, or as what earlier backwards
+// added on this rank.
+void Reducer::fill_absent(Param& p) {
+  const Tensor grad = p.tensor.grad();
+  if (!grad.defined()) {
+    raw::fill_(p.view, 0);
+  } else if (!grad.is_same(p.view)) {
+    raw::copy_(p.view, grad);
+  }
+  --buckets_[p.bucket].pending;
+}
+
+void Reducer::refuse(const std::string& text) {
+  group_.abort(text);  // the others wait for buckets that will not come
+  throw DistError(text);
+}
+
+// Parameters without a gradient: filled, or an error that names them.
 void Reducer::handle_missing() {
   std::vector<std::string> names;
   for (Param& p : params_) {
-    if (p.ready) continue;
+    if (p.ready || (knows_graph() && !p.expected)) continue;
     names.push_back(p.name);
-    if (!options_.find_unused_parameters) continue;
-    const Tensor grad = p.tensor.grad();
-    // What earlier backwards added on this rank goes into the average as well.
-    if (!grad.defined()) {
-      raw::fill_(p.view, 0);
-    } else if (!grad.is_same(p.view)) {
-      raw::copy_(p.view, grad);
-    }
-    --buckets_[p.bucket].pending;
+    if (may_miss() && !knows_graph()) fill_absent(p);
   }
-  if (names.empty() || options_.find_unused_parameters) return;
-  const std::string text = "ddp: " + std::to_string(names.size()) + " of " +
-                           std::to_string(params_.size()) +
-                           " parameters got no gradient in this backward on rank " +
-                           std::to_string(group_.rank()) + ": " + names_text(names) +
-                           "; leave them out of the model, freeze them, or set "
-                           "find_unused_parameters";
-  group_.abort(text);  // the others wait for buckets that will not come
-  throw DistError(text);
+  if (names.empty() || (may_miss() && !knows_graph())) return;
+  refuse("ddp: " + std::to_string(names.size()) + " of " + std::to_string(params_.size()) +
+         " parameters got no gradient in this backward on rank " + std::to_string(group_.rank()) +
+         ": " + names_text(names) +
+         (options_.static_graph ? "; with static_graph every backward must use the same parameters "
+                                  "as the first: set find_unused_parameters instead"
+                                : "; leave them out of the model, freeze them, or set "
+                                  "find_unused_parameters"));
 }
 
 void Reducer::end() {
@@ -198,22 +253,47 @@ void Reducer::end() {
 }
 
 void Reducer::finish() {
-  const auto start = Clock::now();
-  stats_ = {.buckets = buckets()};
+  const auto computed = Clock::now();
+  stats_ = {.buckets = buckets(), .compute_seconds = seconds_between(start_, computed)};
+  done_.clear();
   for (Bucket& b : buckets_) {
+    const auto before = Clock::now();
     b.work->wait();
-    stats_.bytes += b.flat.numel() * item_size(b.flat.dtype());
-    stats_.comm_seconds += b.work->seconds();
-    b.work.reset();
+    if (factor_ != 1) raw::mul_(b.flat, factor_);
+    stats_.each.push_back({.bytes = b.flat.numel() * item_size(b.flat.dtype()),
+                           .parameters = static_cast<int>(b.params.size()),
+                           .sent_at = b.sent_at,
+                           .wait = seconds_between(before, Clock::now())});
+    stats_.bytes += stats_.each.back().bytes;
+    done_.push_back(std::move(b.work));
   }
-  stats_.wait_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (!options_.find_unused_parameters) return;
-  const Tensor used = agree_on_use();
-  for (size_t i = 0; i < params_.size(); ++i) {
-    Param& p = params_[i];
+  stats_.wait_seconds = seconds_between(computed, Clock::now());
+  agree_on_use();
+  for (Param& p : params_) {
     // Nobody used it: absent stays absent, so that optimizers leave it alone.
-    if (!p.ready && used.data<uint8_t>()[i]) p.tensor.set_grad(p.view);
+    if (!p.ready && p.used) p.tensor.set_grad(p.view);
   }
+}
+
+std::string ReducerStats::table() const {
+  std::string text = "bucket  parameters       MiB   sent at ms    comm ms    wait ms\n";
+  for (size_t i = 0; i < each.size(); ++i) {
+    const BucketStats& b = each[i];
+    char line[100];
+    std::snprintf(line, sizeof line, "%6zu  %10d  %8.3f  %11.3f  %9.3f  %9.3f\n", i, b.parameters,
+                  static_cast<double>(b.bytes) / kMiB, b.sent_at * 1e3, b.comm * 1e3, b.wait * 1e3);
+    text += line;
+  }
+  return text;
+}
+
+ReducerStats Reducer::stats() const {
+  ReducerStats stats = stats_;
+  for (size_t i = 0; i < done_.size(); ++i) {
+    stats.each[i].comm = done_[i]->seconds();
+    stats.comm_seconds += stats.each[i].comm;
+  }
+  return stats;
 }
 
 }  // namespace tarn::dist

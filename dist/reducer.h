@@ -35,17 +35,32 @@ using CommHook = std::function<WorkPtr(ProcessGroup& group, GradBucket& bucket)>
 struct ReducerOptions {
   double bucket_cap_mb = 25, first_bucket_mb = 1;
   bool find_unused_parameters = false;
-  bool overlap = true;  ///< false: send at the end of backward (for measuring; same bits)
+  bool static_graph = false;  ///< DdpOptions::static_graph
+  bool overlap = true;        ///< false: send at the end of backward (for measuring; same bits)
 };
 
-/// What the last backward that synchronised did.
+/// One bucket's way, in seconds. Times of day count from the backward's first gradient.
+struct BucketStats {
+  int64_t bytes = 0;
+  int parameters = 0;
+  double sent_at = 0;  ///< its last gradient was there, and those of the buckets before it
+  double comm = 0;     ///< in the transport
+  double wait = 0;     ///< of that, after backward had nothing left to compute
+};
+
+/// What the last backward that synchronised did. On a GPU, whose work goes on by itself,
+/// comm_seconds is known when that is done, and wait_seconds is the host's.
 struct ReducerStats {
   int buckets = 0;
+  std::vector<BucketStats> each = {};  ///< in the order in which they were sent
+  double compute_seconds = 0;          ///< from the first gradient to the last
   int64_t bytes = 0;
   double comm_seconds = 0;  ///< in the transport, all buckets together
   double wait_seconds = 0;  ///< of that, after backward had nothing left to compute
   /// Share of the communication that was hidden behind backward.
   double hidden() const { return comm_seconds > 0 ? 1 - wait_seconds / comm_seconds : 1; }
+  /// A line per bucket, for people.
+  std::string table() const;
 };
 
 /// Not thread-safe; backward runs in the thread that owns it.
@@ -62,7 +77,15 @@ class Reducer {
   void set_sync(bool on) { sync_ = on; }
   bool sync() const { return sync_; }
   void set_comm_hook(CommHook hook) { comm_hook_ = std::move(hook); }
-  const ReducerStats& stats() const { return stats_; }
+  ReducerStats stats() const;
+  /// Called before a backward that synchronises sends anything; averages are multiplied by what it
+  /// returns. For Join.
+  void set_before_reduce(std::function<double()> call) { before_reduce_ = std::move(call); }
+  /// The rank whose order of arrival the buckets take.
+  void set_root(int rank) { root_ = rank; }
+  /// Takes part in a backward of the other ranks, to which this one adds zeros. Drops this rank's
+  /// gradients.
+  void shadow();
   int buckets() const { return static_cast<int>(buckets_.size()); }
 
  private:
@@ -71,18 +94,22 @@ class Reducer {
     Tensor tensor;
     int64_t hook = 0;
     size_t bucket = 0;
-    Tensor view;         // its part of the bucket
-    bool ready = false;  // in this backward
+    Tensor view;           // its part of the bucket
+    bool ready = false;    // in this backward
+    bool expected = true;  // false: static_graph, and the first backward did not use it here
+    bool used = true;      // false: nor on any other rank
   };
   struct Bucket {
     Tensor flat;
     std::vector<size_t> params;
     size_t pending = 0;
     WorkPtr work;
+    double sent_at = 0;
   };
 
   void build(const std::vector<size_t>& order);
   void rebuild();
+  void reset();
   void begin();
   void arrived(size_t index);
   void take_gradient(Param& p);
@@ -91,19 +118,28 @@ class Reducer {
   void end();
   void finish();
   void handle_missing();
-  Tensor agree_on_use();
+  void fill_absent(Param& p);
+  void agree_on_use();
+  [[noreturn]] void refuse(const std::string& text);
+  bool may_miss() const { return options_.find_unused_parameters || options_.static_graph; }
+  bool knows_graph() const { return options_.static_graph && graph_known_; }
 
   ProcessGroup& group_;
   ReducerOptions options_;
   CommHook comm_hook_;
+  std::function<double()> before_reduce_;
   std::vector<Param> params_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> arrival_;  // order of the first backward
   size_t next_ = 0;              // bucket to be launched
-  bool sync_ = true, rebuilt_ = false;
+  bool sync_ = true, rebuilt_ = false, graph_known_ = false;
+  int root_ = 0;
+  double factor_ = 1;  // of the averages of this backward
+  Clock::time_point start_;
   enum class Phase { kIdle, kLocal, kReducing } phase_ = Phase::kIdle;
   std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
   ReducerStats stats_;
+  std::vector<WorkPtr> done_;  // of the last backward, for their times
 };
 
 }  // namespace tarn::dist

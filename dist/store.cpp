@@ -20,15 +20,6 @@ std::string list_text(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::string duration_text(Millis time) {
-  const int64_t ms = time.count();
-  return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
-}
-
-Millis time_left(Clock::time_point deadline) {
-  return std::max(Millis(0), std::chrono::ceil<Millis>(deadline - Clock::now()));
-}
-
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
   for (int rank : ranks) names.push_back(std::to_string(rank));

@@ -24,7 +24,8 @@ DType statistics_dtype(const Tensor& x) {
   return x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
-// {count, mean of C channels, variance of C channels} of this rank's x, in f64.
+// {count, mean of C channels, variance of C channels} of this rank's x, in f64, on the CPU: the
+// host merges them, and has to see the counts.
 Tensor local_statistics(const Tensor& x, double eps) {
   const int64_t C = x.size(1);
   const Tensor out = zeros({2 * C + 1}, {.dtype = DType::kF64});
@@ -75,15 +76,15 @@ Statistics merge(ProcessGroup& group, const Tensor& x, const Tensor& running_mea
   if (s.count > 0) {
     const auto move = [&](const Tensor& running, const Tensor& to, double factor) {
       if (!running.defined() || is_recomputing()) return;
-      const Tensor moved = raw::add(raw::mul(running, 1 - options.momentum),
+      const Tensor moved = raw::add(raw::mul(raw::to(running, kCPU), 1 - options.momentum),
                                     raw::mul(to, options.momentum * factor));
       raw::copy_(running, moved);
     };
     move(running_mean, mean, 1);
     move(running_var, var, s.count / (s.count - 1));  // unbiased
   }
-  s.mean = raw::to(mean, statistics_dtype(x));
-  s.rstd = raw::to(rstd, statistics_dtype(x));
+  s.mean = raw::to(raw::to(mean, statistics_dtype(x)), x.device());
+  s.rstd = raw::to(raw::to(rstd, statistics_dtype(x)), x.device());
   return s;
 }
 
@@ -114,11 +115,12 @@ Tensor sync_batch_norm(ProcessGroup& group, const Tensor& x, const Tensor& resid
         const Tensor w = affine ? ctx.saved(2) : Tensor(), b = affine ? ctx.saved(3) : Tensor();
         const int64_t C = in.size(1);
         // With fixed statistics first; its affine gradients are the sums that all ranks need.
-        const Tensor one = affine ? w : ones({C}, {.dtype = statistics_dtype(in)});
-        const Tensor nil = affine ? b : zeros({C}, {.dtype = statistics_dtype(in)});
+        const TensorOptions kept{.dtype = statistics_dtype(in), .device = in.device()};
+        const Tensor one = affine ? w : ones({C}, kept);
+        const Tensor nil = affine ? b : zeros({C}, kept);
         const raw::BatchNormGrads g = raw::batch_norm_backward(
             grads[0], in, y, one, nil, mean, rstd, relu, false, true, true, added);
-        const Tensor sums = empty({2, C}, {.dtype = DType::kF64});
+        const Tensor sums = empty({2, C}, {.dtype = DType::kF64, .device = in.device()});
         raw::copy_(raw::select(sums, 0, 0), g.bias);
         raw::copy_(raw::select(sums, 0, 1), g.weight);
         group.all_reduce(sums)->wait();

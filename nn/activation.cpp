@@ -1,7 +1,7 @@
 // activation.cpp - dropout.
 #include "tarn/nn/activation.h"
 
-#include "tarn/autograd/functions_random.h"
+#include "tarn/autograd/functions.h"
 
 namespace tarn::nn {
 
@@ -14,6 +14,11 @@ Dropout::Dropout(Module* parent, std::string name, const Options& options)
 Tensor Dropout::forward(const Tensor& x) {
   if (options_.p == 0) return x;
   return tarn::dropout(x, options_.p, training());
+}
+
+Tensor Dropout::add(const Tensor& x, const Tensor& residual) {
+  if (is_watched()) return (*this)(x) + residual;
+  return dropout_add(x, residual, options_.p, training());
 }
 
 std::string Dropout::details() const {

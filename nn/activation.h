@@ -73,6 +73,8 @@ class Dropout final : public Module {
   /// Throws ValueError unless p is in [0, 1].
   Dropout(Module* parent, std::string name, const Options& options);
   Tensor forward(const Tensor& x) override;
+  /// forward(x) + residual, in one pass over memory.
+  Tensor add(const Tensor& x, const Tensor& residual);
   std::string details() const override;
 
  private:

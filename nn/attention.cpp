@@ -62,6 +62,7 @@ Tensor MultiheadAttention::project(const Tensor& x, int64_t first, int64_t count
 }
 
 Tensor MultiheadAttention::attend(const Tensor& x, const AttentionMask& mask) {
+  const CallScope scope(*this);
   check_input("x", x, options_.size);
   const Tensor y =
       scaled_dot_product_attention_qkv(linear(x, in_proj_weight, in_proj_bias), options_.heads,
@@ -73,6 +74,7 @@ Tensor MultiheadAttention::attend(const Tensor& x, const AttentionMask& mask) {
 
 Tensor MultiheadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                   const AttentionMask& mask) {
+  const CallScope scope(*this);
   if (query.is_same(key) && key.is_same(value)) return attend(query, mask);
   check_input("query", query, options_.size);
   check_input("key", key, options_.size);

@@ -75,6 +75,7 @@ void Module::check_new(const std::string& name) const {
 void Module::add_child(std::string name, Module& child) {
   check_new(name);
   child.name_ = name;
+  child.parent_ = this;
   children_.emplace_back(std::move(name), &child);
 }
 
@@ -89,9 +90,38 @@ Tensor Module::forward(const Tensor&) {
 }
 
 Tensor Module::operator()(const Tensor& x) {
-  if (!anomaly_enabled()) return call(x);
-  const tarn::detail::ModulePathScope path(name_);
+  const CallScope scope(*this);
   return call(x);
+}
+
+namespace {
+thread_local const Module* innermost = nullptr;  // of the calls that run in this thread
+}
+
+std::string Module::path() const {
+  if (!parent_) return name_;
+  const std::string outer = parent_->path();
+  return outer.empty() ? name_ : outer + "." + name_;
+}
+
+bool Module::computing() {
+  return innermost != nullptr;
+}
+
+void Module::CallScope::open(const Module& module) {
+  if (innermost == &module) return;
+  outer_ = std::exchange(innermost, &module);
+  path_.emplace(module.path());
+  const std::string& path = tarn::detail::current_module_path();
+  range_.emplace(path.empty() ? "(model)" : path, OpKind::kModule);
+}
+
+void Module::CallScope::close() {
+  innermost = outer_;
+}
+
+bool Module::is_watched() const {
+  return !pre_hooks_.empty() || !hooks_.empty() || anomaly_enabled();
 }
 
 Tensor Module::call(const Tensor& x) {

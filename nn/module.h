@@ -18,10 +18,13 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tarn/autograd/anomaly.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/tensor.h"
 #include "tarn/core/tensor_dict.h"
 
@@ -122,12 +125,43 @@ class Module {
       std::function<Tensor(Module&, const Tensor& x, const Tensor& y)> hook);
   void remove_hook(int64_t id);
 
+  /// True while a module computes in this thread and somebody listens (op_scope.h) or anomaly mode
+  /// is on; current_module_path() then says which one.
+  static bool computing();
+
+  /// Its name in the model it is part of: "layer1.0.conv1"; "" for a root.
+  std::string path() const;
   /// The class, without namespaces: "Conv2d".
   std::string kind() const;
   /// The options worth printing: "3, 64, kernel=3".
   virtual std::string details() const { return ""; }
 
  protected:
+  /// Names this module to anomaly mode, profiles and memory reports while it computes. operator()
+  /// does that; other functions that compute begin with one. Within the module's own it does
+  /// nothing.
+  class CallScope {
+   public:
+    explicit CallScope(const Module& module) {
+      if (anomaly_enabled() || tarn::detail::listening()) open(module);
+    }
+    ~CallScope() {
+      if (path_) close();
+    }
+    CallScope(const CallScope&) = delete;
+    CallScope& operator=(const CallScope&) = delete;
+
+   private:
+    void open(const Module& module);
+    void close();
+    const Module* outer_ = nullptr;
+    std::optional<tarn::detail::ModulePathScope> path_;
+    std::optional<ProfileRange> range_;
+  };
+
+  /// Whether somebody wants to see what goes through this module alone: hooks, or the names of
+  /// modules in anomaly mode. A function of several inputs that is fused goes through forward then.
+  bool is_watched() const;
   /// Takes over a member that lives on the heap (for lists of them).
   template <class T>
   T& adopt(std::string name, std::unique_ptr<T> child) {
@@ -155,6 +189,7 @@ class Module {
   void each_tensor(const std::function<void(Tensor&)>& f);
 
   std::string name_;  // in its parent; "" for a root
+  const Module* parent_ = nullptr;
   std::vector<std::pair<std::string, Parameter*>> parameters_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::pair<std::string, Module*>> children_;

@@ -1,6 +1,7 @@
 // norm.cpp - normalisation layers.
 #include "tarn/nn/norm.h"
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/recompute.h"
 #include "tarn/core/factory.h"
@@ -39,6 +40,7 @@ BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
       options_(o) {}
 
 Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
+  const CallScope scope(*this);
   check(x);
   const bool tracks = options_.track_running_stats;
   double momentum = options_.momentum.value_or(0);
@@ -82,6 +84,17 @@ LayerNorm::LayerNorm(Module* parent, std::string name, const Options& o)
 
 Tensor LayerNorm::forward(const Tensor& x) {
   return tarn::layer_norm(x, options_.shape, weight, bias, options_.eps);
+}
+
+AddNormResult LayerNorm::add(const Tensor& x, const Tensor& residual) {
+  // Sums that broadcast, or promote without autocast, are left to +.
+  const bool alike = x.sizes() == residual.sizes() &&
+                     (x.dtype() == residual.dtype() || autocast_enabled(x.device().type));
+  if (is_watched() || !alike) {
+    const Tensor sum = x + residual;
+    return {sum, (*this)(sum)};
+  }
+  return tarn::add_layer_norm(x, residual, options_.shape, weight, bias, options_.eps);
 }
 
 std::string LayerNorm::details() const {

@@ -86,6 +86,8 @@ class LayerNorm final : public Module {
   explicit LayerNorm(const Options& options) : LayerNorm(nullptr, "", options) {}
   LayerNorm(Module* parent, std::string name, const Options& options);
   Tensor forward(const Tensor& x) override;
+  /// x + residual and its norm, in one pass over memory.
+  AddNormResult add(const Tensor& x, const Tensor& residual);
   std::string details() const override;
 
   Parameter weight, bias;

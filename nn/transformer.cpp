@@ -19,10 +19,10 @@ Tensor activated(const Linear& layer, const Tensor& x, FeedForward activation) {
                                           : relu(linear(x, layer.weight, layer.bias));
 }
 
-/// x + part(x) with the norm in front of the part, or behind the sum.
+/// x + dropout(part(x)) with the norm in front of the part, or behind the sum.
 template <class Part>
-Tensor residual(const Tensor& x, LayerNorm& norm, bool norm_first, Part&& part) {
-  return norm_first ? x + part(norm(x)) : norm(x + part(x));
+Tensor residual(const Tensor& x, LayerNorm& norm, Dropout& dropout, bool norm_first, Part&& part) {
+  return norm_first ? dropout.add(part(norm(x)), x) : norm.add(x, dropout(part(x))).y;
 }
 
 }  // namespace
@@ -38,13 +38,14 @@ TransformerEncoderLayer::TransformerEncoderLayer(Module* parent, std::string nam
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
-  return dropout_(linear2(dropout_(activated(linear1, x, options_.activation))));
+  return linear2(dropout_(activated(linear1, x, options_.activation)));
 }
 
 Tensor TransformerEncoderLayer::run(const Tensor& x, const AttentionMask& mask) {
-  const Tensor y = residual(x, norm1, options_.norm_first,
-                            [&](const Tensor& in) { return dropout_(self_attn.attend(in, mask)); });
-  return residual(y, norm2, options_.norm_first,
+  const CallScope scope(*this);
+  const Tensor y = residual(x, norm1, dropout_, options_.norm_first,
+                            [&](const Tensor& in) { return self_attn.attend(in, mask); });
+  return residual(y, norm2, dropout_, options_.norm_first,
                   [&](const Tensor& in) { return feed_forward(in); });
 }
 
@@ -61,17 +62,18 @@ TransformerDecoderLayer::TransformerDecoderLayer(Module* parent, std::string nam
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor TransformerDecoderLayer::feed_forward(const Tensor& x) {
-  return dropout_(linear2(dropout_(activated(linear1, x, options_.activation))));
+  return linear2(dropout_(activated(linear1, x, options_.activation)));
 }
 
 Tensor TransformerDecoderLayer::run(const Tensor& x, const Tensor& memory,
                                     const AttentionMask& mask, const AttentionMask& memory_mask) {
-  const Tensor y = residual(x, norm1, options_.norm_first,
-                            [&](const Tensor& in) { return dropout_(self_attn.attend(in, mask)); });
-  const Tensor z = residual(y, norm2, options_.norm_first, [&](const Tensor& in) {
-    return dropout_(multihead_attn.attend(in, memory, memory, memory_mask));
+  const CallScope scope(*this);
+  const Tensor y = residual(x, norm1, dropout_, options_.norm_first,
+                            [&](const Tensor& in) { return self_attn.attend(in, mask); });
+  const Tensor z = residual(y, norm2, dropout_, options_.norm_first, [&](const Tensor& in) {
+    return multihead_attn.attend(in, memory, memory, memory_mask);
   });
-  return residual(z, norm3, options_.norm_first,
+  return residual(z, norm3, dropout_, options_.norm_first,
                   [&](const Tensor& in) { return feed_forward(in); });
 }
 
@@ -83,6 +85,7 @@ TransformerEncoder::TransformerEncoder(Module* parent, std::string name, int64_t
 }
 
 Tensor TransformerEncoder::run(const Tensor& x, const AttentionMask& mask) {
+  const CallScope scope(*this);
   Tensor y = x;
   for (TransformerEncoderLayer* layer : layers) y = layer->run(y, mask);
   return norm ? (*norm)(y) : y;
@@ -97,6 +100,7 @@ TransformerDecoder::TransformerDecoder(Module* parent, std::string name, int64_t
 
 Tensor TransformerDecoder::run(const Tensor& x, const Tensor& memory, const AttentionMask& mask,
                                const AttentionMask& memory_mask) {
+  const CallScope scope(*this);
   Tensor y = x;
   for (TransformerDecoderLayer* layer : layers) y = layer->run(y, memory, mask, memory_mask);
   return norm ? (*norm)(y) : y;
@@ -111,6 +115,14 @@ RMSNorm::RMSNorm(Module* parent, std::string name, const Options& o)
 
 Tensor RMSNorm::forward(const Tensor& x) {
   return rms_norm(x, weight, options_.eps);
+}
+
+AddNormResult RMSNorm::add(const Tensor& x, const Tensor& residual) {
+  if (is_watched() || x.sizes() != residual.sizes() || x.dtype() != residual.dtype()) {
+    const Tensor sum = x + residual;
+    return {sum, (*this)(sum)};
+  }
+  return add_rms_norm(x, residual, weight, options_.eps);
 }
 
 std::string RMSNorm::details() const {

@@ -101,6 +101,8 @@ class RMSNorm final : public Module {
   explicit RMSNorm(const Options& options) : RMSNorm(nullptr, "", options) {}
   RMSNorm(Module* parent, std::string name, const Options& options);
   Tensor forward(const Tensor& x) override;
+  /// x + residual and its norm, in one pass over memory.
+  AddNormResult add(const Tensor& x, const Tensor& residual);
   std::string details() const override;
 
   Parameter weight;

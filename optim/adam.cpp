@@ -1,8 +1,8 @@
 // adam.cpp - options of Adam and AdamW, and the call of their kernel.
 #include "tarn/optim/adam.h"
 
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 
 namespace tarn::optim {
 namespace {

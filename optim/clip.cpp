@@ -5,30 +5,16 @@
 #include <cmath>
 #include <functional>
 
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/optim/gradients.h"
 
 namespace tarn::optim {
 
 using detail::Gradients;
+using detail::total_norm;
 
 namespace {
-
-/// The norm of the norms; scaled, so that their squares cannot overflow.
-double combine(const std::vector<double>& norms, double norm_type) {
-  double largest = 0, sum = 0;
-  for (double n : norms) {
-    if (std::isnan(n)) return n;
-    largest = std::max(largest, n);
-    sum += n;
-  }
-  if (norm_type == 1) return sum;
-  if (std::isinf(norm_type) || largest == 0 || std::isinf(largest)) return largest;
-  sum = 0;
-  for (double n : norms) sum += (n / largest) * (n / largest);
-  return largest * std::sqrt(sum);
-}
 
 void check_norm_type(const char* op, double norm_type) {
   TARN_CHECK_AS(ValueError, norm_type == 1 || norm_type == 2 || norm_type == INFINITY, op,
@@ -43,7 +29,7 @@ double clip(const std::vector<Tensor>& params, double max_norm, double norm_type
                 max_norm);
   const Gradients grads("clip_grad_norm_", params);
   const std::vector<double> norms = grads.norms(norm_type);
-  const double total = combine(norms, norm_type);
+  const double total = total_norm(norms, norm_type);
   if (!std::isfinite(total)) {
     const auto bad =
         std::find_if(norms.begin(), norms.end(), [](double n) { return !std::isfinite(n); });
@@ -56,10 +42,7 @@ double clip(const std::vector<Tensor>& params, double max_norm, double norm_type
     return total;
   }
   const double factor = max_norm / (total + 1e-6);
-  if (factor < 1) {
-    TARN_KERNEL(optim, scale, grads.list[0].device(), grads.list, factor);
-    grads.changed();
-  }
+  if (factor < 1) grads.scale(factor);
   return total;
 }
 
@@ -83,7 +66,7 @@ double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_
 
 double grad_norm(const std::vector<Tensor>& params, double norm_type) {
   check_norm_type("grad_norm", norm_type);
-  return combine(Gradients("grad_norm", params).norms(norm_type), norm_type);
+  return total_norm(Gradients("grad_norm", params).norms(norm_type), norm_type);
 }
 
 void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {
@@ -91,8 +74,9 @@ void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {
   TARN_CHECK_AS(ValueError, clip_value >= 0,
                 "clip_grad_value_: clip_value must be at least 0; got ", clip_value);
   const Gradients grads("clip_grad_value_", params);
-  if (grads.list.empty()) return;
-  TARN_KERNEL(optim, clamp, grads.list[0].device(), grads.list, clip_value);
+  grads.by_device([&](const std::vector<Tensor>& tensors, const std::vector<size_t>&) {
+    TARN_KERNEL(optim, clamp, tensors[0].device(), tensors, clip_value);
+  });
   grads.changed();
 }
 

@@ -5,8 +5,8 @@
 
 #include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
 

@@ -1,8 +1,8 @@
 // rmsprop.cpp - options of RMSprop and Adagrad, and the calls of their kernels.
 #include "tarn/optim/rmsprop.h"
 
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 
 namespace tarn::optim {
 

@@ -1,12 +1,14 @@
 // scaler.cpp - loss scaling: the search for overflows, the skipped steps, the moving scale.
 #include "tarn/optim/scaler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
+#include "tarn/optim/clip.h"
 #include "tarn/optim/gradients.h"
 
 namespace tarn::optim {
@@ -68,25 +70,54 @@ bool GradScaler::find_overflow(const std::vector<detail::Gradients>& gradients) 
   return agree_ ? agree_(found) : found;
 }
 
-void GradScaler::unscale_(Optimizer& optimizer) {
-  if (!options_.enabled) return;
-  OptimizerState& state = states_[&optimizer];
-  TARN_CHECK_AS(ValueError, state.stage != Stage::kUnscaled,
-                "unscale_: this optimizer's gradients are unscaled already; call update() first");
-  TARN_CHECK_AS(ValueError, state.stage != Stage::kStepped,
-                "unscale_: this optimizer has stepped already; call unscale_ before step, once per "
-                "update()");
-  const auto gradients = gradients_by_device("unscale_", optimizer);
+/// The gradients of an optimizer that may be unscaled now.
+std::vector<detail::Gradients> GradScaler::scaled_gradients(const char* op, Optimizer& optimizer) {
+  const Stage stage = states_[&optimizer].stage;
+  TARN_CHECK_AS(ValueError, stage != Stage::kUnscaled, op,
+                ": this optimizer's gradients are unscaled already; call update() first");
+  TARN_CHECK_AS(ValueError, stage != Stage::kStepped, op,
+                ": this optimizer has stepped already; call ", op,
+                " before step, once per update()");
+  std::vector<detail::Gradients> gradients = gradients_by_device(op, optimizer);
   for (const detail::Gradients& of_device : gradients) {
     for (const Tensor& g : of_device.list) {
-      TARN_CHECK_AS(ValueError, g.dtype() != DType::kF16,
-                    "unscale_: f16 gradients would lose what the scale has kept; got ",
-                    g.describe(), "; keep parameters in f32 under autocast, or only step()");
+      TARN_CHECK_AS(ValueError, g.dtype() != DType::kF16, op,
+                    ": f16 gradients would lose what the scale has kept; got ", g.describe(),
+                    "; keep parameters in f32 under autocast, or only step()");
     }
   }
+  return gradients;
+}
+
+void GradScaler::unscale_(Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  const auto gradients = scaled_gradients("unscale_", optimizer);
+  OptimizerState& state = states_[&optimizer];
   state.found = find_overflow(gradients);
   for (const detail::Gradients& g : gradients) g.scale(1 / scale_);
   state.stage = Stage::kUnscaled;
+}
+
+double GradScaler::clip_grad_norm_(Optimizer& optimizer, double max_norm) {
+  if (!options_.enabled) return optim::clip_grad_norm_(optimizer.params(), max_norm);
+  const OpScope scope("unscale_and_clip");
+  TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
+                max_norm);
+  const auto gradients = scaled_gradients("clip_grad_norm_", optimizer);
+  OptimizerState& state = states_[&optimizer];
+  std::vector<double> norms;
+  for (const detail::Gradients& g : gradients) {
+    const std::vector<double> of_device = g.norms(2);
+    norms.insert(norms.end(), of_device.begin(), of_device.end());
+  }
+  const double norm = detail::total_norm(norms, 2) / scale_;
+  state.found = !std::isfinite(norm);
+  if (agree_) state.found = agree_(state.found);
+  state.stage = Stage::kUnscaled;
+  if (state.found) return norm;
+  const double factor = std::min(1.0, max_norm / (norm + 1e-6)) / scale_;
+  for (const detail::Gradients& g : gradients) g.scale(factor);
+  return norm;
 }
 
 bool GradScaler::step(Optimizer& optimizer) {

@@ -49,6 +49,11 @@ class GradScaler {
   /// before update() or after step(), and for f16 gradients (of f16 parameters), which would lose
   /// what the scale has kept.
   void unscale_(Optimizer& optimizer);
+  /// unscale_ and tarn::optim::clip_grad_norm_ (of the optimizer's parameters, 2-norm) in one: the
+  /// gradients are read once, for the norm and the search for overflows, and written once. Returns
+  /// the norm of the unscaled gradients; where it is not finite they are left as they are, and
+  /// step() will skip. Throws as unscale_.
+  double clip_grad_norm_(Optimizer& optimizer, double max_norm);
   /// Steps with unscaled gradients and returns true; returns false, and changes nothing, if one is
   /// infinite or NaN. The gradients are divided while the optimizer reads them: no pass of its own,
   /// and they stay scaled. Throws ValueError if called twice before update().
@@ -80,6 +85,7 @@ class GradScaler {
     bool found = false;  // an infinity or NaN
   };
 
+  std::vector<detail::Gradients> scaled_gradients(const char* op, Optimizer& optimizer);
   bool find_overflow(const std::vector<detail::Gradients>& gradients) const;
   void shrink();
   void grow();

@@ -1,8 +1,8 @@
 // sgd.cpp - SGD's options, and the call of its kernel.
 #include "tarn/optim/sgd.h"
 
-#include "tarn/core/kernels.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/kernel_call.h"
+#include "tarn/core/op_scope.h"
 
 namespace tarn::optim {
 

@@ -97,9 +97,10 @@ TEST_F(TarnGpt, learns_shows_text_and_leaves_a_whole_run_folder) {
   EXPECT_LT(found.back().second, 1.2);
   EXPECT_NE(ended.out.find("step 60: train loss "), std::string::npos) << ended.out;
   EXPECT_NE(ended.out.find("\nFinal: train loss "), std::string::npos) << ended.out;
-  for (const char* file : {"config.json", "tokenizer.json", "train.log", "plots/loss.svg",
-                           "plots/lr.png", "samples/step-000060.txt",
-                           "checkpoints/last/model.safetensors", "checkpoints/best/state.json"}) {
+  for (const char* file :
+       {"config.json", "tokenizer.json", "train.log", "plots/loss.svg", "plots/lr.png",
+        "samples/step-000060.txt", "checkpoints/last/model.safetensors",
+        "checkpoints/best/manifest.json"}) {
     EXPECT_TRUE(fs::exists(folder / (std::string("run/") + file))) << file;
   }
 }
@@ -160,6 +161,12 @@ TEST_F(TarnGpt, weights_of_a_run_start_another) {
   const Ended scored = run(small("unused", {"--eval-only", "--init-from", weights}));
   ASSERT_EQ(scored.code, 0) << scored.err;
   EXPECT_NE(scored.out.find("\ntrain loss "), std::string::npos) << scored.out;
+  const std::string exported = folder / "gpt.bin";
+  const Ended written = run({"--resume", folder / "run", "--export", exported});
+  EXPECT_EQ(written.out.find("wrote " + exported + " ("), 0u) << written.out << written.err;
+  const auto losses_line = [](const std::string& out) { return out.substr(out.rfind("\ntrain")); };
+  EXPECT_EQ(losses_line(run(small("unused", {"--eval-only", "--init-from", exported})).out),
+            losses_line(scored.out));
   const Ended tuned = run(small("tuned", {"--init-from", weights, "--max-iters", "20"}));
   ASSERT_EQ(tuned.code, 0) << tuned.err;
   EXPECT_LT(losses("tuned").front().second, 1.2);
@@ -194,15 +201,49 @@ TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
   const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
-  std::vector<std::string> arguments{"--nproc", "2", "--log-dir", folder / "logs", program};
-  for (const std::string& a : small("two", {"--dropout", "0"})) arguments.push_back(a);
-  const Ended ended = Process(launcher, arguments, folder).wait();
+  // In equal parts, and in parts by the ranks' speeds as they happen to be.
+  for (const std::string every : {"0", "3"}) {
+    std::vector<std::string> arguments{"--nproc", "2", "--log-dir", folder / "logs", program};
+    for (const std::string& a : small(
+             "two" + every, {"--dropout", "0", "--rebalance", every, "--bucket-cap-mb", "0.01"})) {
+      arguments.push_back(a);
+    }
+    const Ended ended = Process(launcher, arguments, folder).wait();
+    ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+    const auto one = losses("one"), two = losses("two" + every);
+    ASSERT_EQ(one.size(), two.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_NEAR(one[i].second, two[i].second, 1e-3) << "step " << one[i].first;
+    }
+  }
+}
+
+TEST_F(TarnGpt, replicas_in_one_process_train_as_one_would) {
+  ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
+  const Ended ended = run(
+      small("two", {"--dropout", "0", "--parallel", "dp", "--replicas", "3", "--rebalance", "5"}));
   ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_NE(ended.out.find("3 replicas on cpu, cpu, cpu\n"), std::string::npos) << ended.out;
   const auto one = losses("one"), two = losses("two");
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_NEAR(one[i].second, two[i].second, 1e-3) << "step " << one[i].first;
   }
+}
+
+TEST_F(TarnGpt, a_run_may_end_within_the_warm_up) {
+  const Ended ended = run(small("run", {"--max-iters", "3", "--warmup-iters", "100"}));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+}
+
+TEST_F(TarnGpt, the_rate_grows_with_the_batch) {
+  // 4 windows, 2 micro-batches: 8 a step where 0.005 is meant for 4.
+  ASSERT_EQ(run(small("plain", {"--max-iters", "20"})).code, 0);
+  const Ended ended = run(small(
+      "scaled", {"--max-iters", "20", "--lr", "0.005", "--min-lr", "5e-5", "--lr-base-size", "4"}));
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.out.find("learning rate 0.01\n"), std::string::npos) << ended.out;
+  EXPECT_EQ(losses("scaled"), losses("plain"));
 }
 
 TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
@@ -220,10 +261,81 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails(small("b", {"--init-from", folder / "w.safetensors"}), 1, "w.safetensors");
   fails({"--resume", folder / "none"}, 1, "no run to go on with");
   fails({"--sample"}, 2, "--sample needs weights");
+  fails({"--export", folder / "x.bin"}, 2, "--export needs weights");
+  fails({"--export", "x.bin", "--sample", "--init-from", "w.bin"}, 2, "does not go with --sample");
+  fails({"--export", "x.bin", "--dtype", "float16", "--init-from", "w.bin"}, 2,
+        "checkpoints of llm.c hold float32 or bfloat16");
   fails({"--bogus"}, 2, "unknown option --bogus");
+  fails(small("d", {"--parallel", "dp"}), 2, "the cpu is one device; pass --replicas N");
+  fails(small("d", {"--replicas", "2"}), 2, "--replicas is of --parallel dp; pass both");
+  fails(small("d", {"--rebalance", "2"}), 2, "--rebalance needs parts to share the batch");
   tarn::data::save_nanogpt_tokens(folder / "big.bin", std::vector<int32_t>(500, 60000));
   folder.write("meta.json", R"({"itos": ["a", "b"]})");
   fails(small("c", {"--data", folder / "big.bin"}), 1, "is outside the vocabulary of 2");
+}
+
+TEST_F(TarnGpt, a_damaged_checkpoint_is_named_and_the_one_before_taken) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "40"})).code, 0);
+  const auto whole = losses("run");
+  const std::string weights = slurp(folder / "run/checkpoints/last/model.safetensors");
+  fs::resize_file(folder / "run/checkpoints/last/model.safetensors", 1000);
+  const Ended text = run({"--sample", "--resume", folder / "run", "--max-new-tokens", "5"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  const Ended ended = run({"--resume", folder / "run"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  for (const Ended& e : {text, ended}) {
+    EXPECT_NE(e.err.find("warning: checkpoint: " + folder / "run/checkpoints/step-000040 is " +
+                         "damaged: model.safetensors has 1000 bytes instead of "),
+              std::string::npos)
+        << e.err;
+    EXPECT_NE(e.err.find("; taking that of step 20 instead\n"), std::string::npos) << e.err;
+  }
+  EXPECT_EQ(losses("run"), whole);
+  EXPECT_EQ(slurp(folder / "run/checkpoints/last/model.safetensors"), weights);
+}
+
+TEST_F(TarnGpt, ranks_stop_save_and_go_on_together) {
+  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
+  const std::vector<std::string> launch{"--nproc", "2", "--log-dir", folder / "logs", program};
+  const auto ranks = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), launch.begin(), launch.end());
+    return arguments;
+  };
+  ASSERT_EQ(Process(launcher, ranks(small("whole")), folder).wait().code, 0);
+  Process stopped(launcher, ranks(small("stopped")), folder);
+  while (stopped.running() && losses("stopped").size() < 26) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  stopped.signal(SIGTERM);
+  const Ended first = stopped.wait();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.out.find("Stopped and saved"), std::string::npos) << first.out;
+  fs::remove(folder / "stopped/checkpoints/last/optim.safetensors");
+  const Ended second = Process(launcher, ranks({"--resume", folder / "stopped"}), folder).wait();
+  ASSERT_EQ(second.code, 0) << second.out << second.err;
+  EXPECT_NE(second.err.find(": optim.safetensors is missing; taking that of step "),
+            std::string::npos)
+      << second.err;
+  EXPECT_EQ(losses("stopped"), losses("whole"));
+  EXPECT_EQ(slurp(folder / "stopped/checkpoints/last/model.safetensors"),
+            slurp(folder / "whole/checkpoints/last/model.safetensors"));
+}
+
+TEST_F(TarnGpt, a_restart_of_all_ranks_goes_on_from_the_last_checkpoint) {
+  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
+  std::vector<std::string> arguments{"--nproc",       "2",    "--max-restarts", "9", "--log-dir",
+                                     folder / "logs", program};
+  for (const std::string& a : small("run")) arguments.push_back(a);
+  // Each start gets past one checkpoint more, then loses a rank.
+  setenv("TARN_FAULT", "rank=1 at=100 do=kill", 1);
+  const Ended ended = Process(launcher, arguments, folder).wait();
+  unsetenv("TARN_FAULT");
+  ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_NE(ended.err.find("starting all ranks anew"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.out.find("resumed after step "), std::string::npos) << ended.out;
+  EXPECT_EQ(losses("run").size(), 64u);
 }
 
 TEST_F(TarnGpt, a_checkpoint_of_another_model_is_refused) {

@@ -1,7 +1,9 @@
-// apps_gpt_weights_test.cpp - published weights in three conventions, and text with a cache.
+// apps_gpt_weights_test.cpp - published weights in three conventions, read and written, and text
+// with a cache.
 #include "temp_folder.h"
 #include <gtest/gtest.h>
 
+#include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
 #include "tarn/autograd/functions.h"
@@ -9,6 +11,7 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/serialize.h"
+#include "tarn/data/bpe.h"
 
 namespace {
 
@@ -65,9 +68,9 @@ std::string words(std::initializer_list<int32_t> values) {
   return bytes;
 }
 
-// As llm.c writes it, the vocabulary padded from 11 to 16.
-std::string llmc(const Gpt& gpt, int32_t version = 3) {
-  std::string file = words({20240326, version, 8, 11, 2, 2, 8, 16});
+// As llm.c writes it, the vocabulary padded from 11.
+std::string llmc(const Gpt& gpt, int32_t version = 3, int32_t padded = 16) {
+  std::string file = words({20240326, version, 8, 11, 2, 2, 8, padded});
   file.resize(1024);
   const TensorDict state = gpt.state_dict();
   const auto add = [&](const std::string& name) {
@@ -75,7 +78,7 @@ std::string llmc(const Gpt& gpt, int32_t version = 3) {
     file.append(static_cast<const char*>(t.data()), static_cast<size_t>(t.numel()) * 4);
   };
   add("wte.weight");
-  file.append(5 * 8 * 4, '\0');
+  file.append(static_cast<size_t>(padded - 11) * 8 * 4, '\0');
   add("wpe.weight");
   for (const char* kind :
        {"ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
@@ -100,6 +103,50 @@ TEST(GptWeightFiles, every_convention_gives_the_same_model) {
     again->eval();
     EXPECT_EQ(logits(*again), logits(*gpt)) << name;
   }
+}
+
+TEST(GptWeightFiles, what_is_written_for_others_is_what_they_write) {
+  const TempFolder folder;
+  const auto gpt = some_gpt();
+  export_gpt(folder / "x.bin", *gpt, nullptr, DType::kF32);
+  EXPECT_EQ(slurp(folder / "x.bin"), llmc(*gpt, 3, 128));
+  TensorDict hf;
+  for (const auto& [name, tensor] : huggingface(*gpt)) {
+    if (name != "h.0.attn.bias") hf.add(name, tensor);
+  }
+  save_safetensors(folder / "hf.safetensors", hf, {{"format", "pt"}});
+  export_gpt(folder / "x.safetensors", *gpt, nullptr, DType::kF32);
+  EXPECT_EQ(slurp(folder / "x.safetensors"), slurp(folder / "hf.safetensors"));
+  const auto bpe = data::train_bpe("low lower lowest low low", 262);
+  export_gpt(folder / "x", *gpt, bpe.get(), DType::kF32);
+  EXPECT_EQ(slurp(folder / "x/model.safetensors"), slurp(folder / "hf.safetensors"));
+  EXPECT_NE(slurp(folder / "x/config.json").find("\"n_layer\": 2"), std::string::npos);
+  EXPECT_EQ(data::Bpe::load(folder / "x")->vocab_size(), bpe->vocab_size());
+}
+
+TEST(GptWeightFiles, halves_and_missing_biases_come_back_as_the_same_model) {
+  const TempFolder folder;
+  GptSettings s = settings();
+  s.bias = false;
+  const auto plain = make_gpt(s, 11);
+  plain->eval();
+  export_gpt(folder / "x.bin", *plain, nullptr, DType::kF32);
+  const auto again = make_gpt(s, load_gpt_weights(folder / "x.bin"), "x");
+  const std::vector<float> got = logits(*again), want = logits(*plain);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got.at(i), want[i], 1e-6) << i;
+  const auto gpt = some_gpt();
+  for (const char* name : {"x.bin", "x.safetensors"}) {
+    export_gpt(folder / name, *gpt, nullptr, DType::kBF16);
+    const TensorDict read = make_gpt(s, load_gpt_weights(folder / name, 2), name)->state_dict();
+    for (const auto& [key, tensor] : gpt->state_dict()) {
+      const Tensor rounded = tensor.detach().to(DType::kBF16).to(DType::kF32);
+      EXPECT_TRUE(equal(read.at(key).detach(), rounded)) << name << " " << key;
+    }
+  }
+  EXPECT_MESSAGE(DTypeError, export_gpt(folder / "h.bin", *gpt, nullptr, DType::kF16),
+                 "llm.c knows f32 and bf16; got f16");
+  EXPECT_MESSAGE(FileError, export_gpt(folder / "none/x.bin", *gpt, nullptr, DType::kF32),
+                 "none/x.bin");
 }
 
 TEST(GptWeightFiles, a_shorter_block_leaves_positions_out) {

@@ -118,6 +118,21 @@ TEST(Options, after_two_dashes_all_is_positional) {
   EXPECT_EQ(t.input, "--amp");
 }
 
+TEST(Options, a_last_positional_takes_all_that_are_left) {
+  std::string first;
+  std::vector<std::string> rest;
+  bool amp = false;
+  Options options("tarn-test", "A program for tests.");
+  options.positional("file", &first, "what to read").required();
+  options.positional("text", &rest, "texts");
+  options.add("--amp", &amp, "mixed precision");
+  EXPECT_TRUE(options.parse({"a", "one, two", "--amp", "b", "--", "--c"}));
+  EXPECT_EQ(first, "a");
+  EXPECT_EQ(rest, (std::vector<std::string>{"one, two", "b", "--c"}));
+  EXPECT_TRUE(amp);
+  EXPECT_TRUE(options.help(80).starts_with("usage: tarn-test [options] FILE [TEXT...]\n"));
+}
+
 TEST(Options, unknown_flags_name_the_nearest_one) {
   Table t;
   EXPECT_EQ(t.error({"--bacth-size", "3"}),

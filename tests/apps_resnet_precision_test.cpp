@@ -33,12 +33,13 @@ TEST(resnet_precision, mixed_precision_keeps_f32_weights_and_learns) {
     s.amp_dtype = dtype;
     OneRun run(s, data, folder.str());
     ASSERT_TRUE(run.trainer->fit());
-    const Checkpoint c = load_checkpoint(run.run.path() / "checkpoints/last");
-    for (const auto& [name, value] : c.model) {
+    const Checkpoint c = load_newest_checkpoint(run.run.path().string());
+    for (const auto& [name, value] : c.dict("model")) {
       if (!is_floating(value.dtype())) continue;
       EXPECT_EQ(value.dtype(), DType::kF32) << name;
     }
-    EXPECT_EQ(c.scaler.empty(), s.amp_dtype == "bfloat16") << "only float16 scales its loss";
+    EXPECT_EQ(c.dict("scaler").empty(), s.amp_dtype == "bfloat16")
+        << "only float16 scales its loss";
     const auto& epochs = run.trainer->history().epochs;
     EXPECT_LT(epochs.at(1).train_loss, epochs.at(0).train_loss) << dtype;
   }
@@ -54,11 +55,12 @@ TEST(resnet_precision, a_skipped_step_moves_neither_schedule_nor_mean) {
   OneRun run(s, data, folder.str());
   // A scale at which the first gradients overflow for certain; it halves until they do not.
   optim::GradScaler scaler({.init_scale = 0x1p60});
-  Checkpoint c{.model = run.net->state_dict(),
-               .optimizer = make_optimizer(s, *run.net)->state_dict(),
-               .scaler = scaler.state_dict(),
-               .state = {.epoch_batches = 5, .random = {1, 0}},
-               .model_name = s.model};
+  Checkpoint c;
+  store(c, {*run.net, *make_optimizer(s, *run.net), scaler});
+  TrainState state;
+  state.model = s.model;
+  state.epoch_batches = 5;
+  store_values(c, state);
   run.trainer->resume(c, {});
   EXPECT_TRUE(run.trainer->fit());
   EXPECT_EQ(run.trainer->state().step, 5);

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tarn/apps/common/device_choice.h"
+#include "tarn/dist/nccl_group.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -96,7 +99,7 @@ TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {
 
 TEST_F(ResnetRanks, a_signal_to_the_launcher_saves_once) {
   Process process(kRun, command(2, "s", {"--epochs", "500"}), folder);
-  for (int i = 0; i < 1000 && slurp(folder / "runs/s/metrics.jsonl").size() < 200; ++i) {
+  for (int i = 0; i < 6000 && slurp(folder / "runs/s/metrics.jsonl").size() < 200; ++i) {
     usleep(10000);
   }
   process.signal(SIGTERM);
@@ -134,6 +137,29 @@ TEST_F(ResnetRanks, a_restart_goes_on_from_the_last_checkpoint) {
       << end.out << end.err;
 }
 
+TEST_F(ResnetRanks, on_gpus_they_train_over_nccl) {
+  const std::string why = tarn::dist::why_no_nccl();
+  if (!why.empty()) GTEST_SKIP() << why;
+  tarn::Backend& gpus = tarn::backend(tarn::DeviceType::kCUDA);
+  if (!tarn::apps::is_emulated(gpus.info(0)) && gpus.device_count() != 2)
+    GTEST_SKIP() << "not two GPUs";
+  setenv("TARN_EMU_DEVICES", "2", 1);
+  const std::vector<std::string> few = {"--epochs", "1", "--limit", "24", "--device", "cuda"};
+  const Ended one = run(1, "one", few), two = run(2, "two", few), three = run(3, "three", few);
+  unsetenv("TARN_EMU_DEVICES");
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_NE(two.out.find("2 ranks over nccl"), std::string::npos) << two.out;
+  const auto a = figures("one", "loss"), b = figures("two", "loss");
+  ASSERT_EQ(a.size(), 2u);
+  ASSERT_EQ(b.size(), 2u);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 2e-3) << i;
+  EXPECT_NE(three.code, 0);
+  EXPECT_NE(three.err.find("3 ranks were started on this host, but it has 2 GPUs"),
+            std::string::npos)
+      << three.err;
+}
+
 TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {
   const Ended end = run(5, "b");
   EXPECT_EQ(end.code, 2);
@@ -141,6 +167,36 @@ TEST_F(ResnetRanks, a_batch_that_ranks_cannot_share_is_an_error) {
                          "number, 5"),
             std::string::npos)
       << end.err;
+}
+
+TEST_F(ResnetRanks, replicas_in_one_process_learn_as_ranks_do) {
+  // Each replica's norms see its own rows, and so do ranks' without --sync-bn.
+  const std::vector<std::string> ranks = {"--no-sync-bn"};
+  const Ended two = run(2, "ranks", ranks);
+  ASSERT_EQ(two.code, 0) << two.err;
+  const Ended end = run(1, "dp",
+                        {"--no-sync-bn", "--parallel", "dp", "--replicas", "2", "--device", "cpu",
+                         "--lr-base-size", "6", "--lr", "0.0025"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("2 replicas on cpu, cpu\nlearning rate 0.005\n"), std::string::npos)
+      << end.out;
+  // Other rows share a norm here and there, so the losses are alike but not equal.
+  const auto a = figures("ranks", "loss"), b = figures("dp", "loss");
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_NEAR(a.front(), b.front(), 0.3);
+  EXPECT_LT(b.back(), b.front());
+}
+
+TEST_F(ResnetRanks, dp_is_for_one_process_and_batches_of_their_own) {
+  const Ended end = run(2, "b", {"--no-sync-bn", "--parallel", "dp", "--replicas", "2"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("--parallel dp is one process with several devices, but 2 ranks were "
+                         "started"),
+            std::string::npos)
+      << end.err;
+  const Ended norms = run(1, "b", {"--parallel", "dp", "--replicas", "2"});
+  EXPECT_EQ(norms.code, 2);
+  EXPECT_NE(norms.err.find("--sync-bn is for ranks"), std::string::npos) << norms.err;
 }
 
 TEST_F(ResnetRanks, ddp_without_a_launcher_says_how_to_get_one) {

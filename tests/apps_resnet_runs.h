@@ -73,8 +73,8 @@ struct OneRun {
     net = make_model(s, data);
     trainer = std::make_unique<Trainer>(s, data, *net, run);
     if (!on) return;
-    const Checkpoint c = load_checkpoint(run.path() / "checkpoints/last");
-    trainer->resume(c, load_history(run.path() / "metrics.jsonl", c.state.step));
+    const Checkpoint c = load_newest_checkpoint(run.path().string());
+    trainer->resume(c, load_history(run.path() / "metrics.jsonl", c.step, c.integer("epoch")));
   }
   std::string weights() const {
     return test::slurp(run.path() / "checkpoints/last/model.safetensors");

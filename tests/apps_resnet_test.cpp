@@ -64,9 +64,10 @@ TEST_F(Resnet, a_run_leaves_all_it_promises) {
   EXPECT_TRUE(last.ends_with("/16)\n")) << last;
 
   const std::string root = folder / "runs/a/";
-  for (const char* file : {"plots/loss.svg", "plots/loss.png", "plots/accuracy.svg",
-                           "plots/accuracy.png", "plots/lr.svg", "plots/lr.png",
-                           "checkpoints/last/state.json", "checkpoints/best/model.safetensors"}) {
+  for (const char* file :
+       {"plots/loss.svg", "plots/loss.png", "plots/accuracy.svg", "plots/accuracy.png",
+        "plots/lr.svg", "plots/lr.png", "checkpoints/last/manifest.json",
+        "checkpoints/best/model.safetensors"}) {
     EXPECT_GT(fs::file_size(root + file), 100u) << file;
   }
   const auto config = nlohmann::json::parse(slurp(root + "config.json"));
@@ -131,6 +132,15 @@ TEST_F(Resnet, every_flag_works) {
                                "--model-ema",
                                "--model-ema-decay",
                                "0.9",
+                               "--model-ema-steps",
+                               "2",
+                               "--gradient-accumulation-steps",
+                               "2",
+                               "--keep-last",
+                               "1",
+                               "--save-interval",
+                               "1",
+                               "--async-save",
                                "--seed",
                                "7",
                                "--no-progress",
@@ -155,8 +165,9 @@ TEST_F(Resnet, every_flag_works) {
 
 TEST_F(Resnet, test_only_scores_a_file_or_the_best_checkpoint) {
   ASSERT_EQ(run(quick({"--name", "a", "--model-ema"})).code, 0);
-  const auto best = nlohmann::json::parse(slurp(folder / "runs/a/checkpoints/best/state.json"));
-  const int right = static_cast<int>(best.at("best_accuracy").get<double>() * 16 / 100 + 0.5);
+  const auto best = nlohmann::json::parse(slurp(folder / "runs/a/checkpoints/best/manifest.json"));
+  const int right =
+      static_cast<int>(best.at("values").at("best_accuracy").get<double>() * 16 / 100 + 0.5);
   const std::string score = " (" + std::to_string(right) + "/16)\n";
   const Ended resumed = run({"--test-only", "--resume", folder / "runs/a", "--no-progress"});
   EXPECT_EQ(resumed.code, 0) << resumed.err;
@@ -265,9 +276,19 @@ TEST_F(Resnet, a_run_that_cannot_go_on_says_why) {
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_NE(done.out.find("All 1 epochs are done; a larger --epochs goes on."), std::string::npos);
   fs::resize_file(a + "/checkpoints/last/optim.safetensors", 30);
-  expect_error({"--resume", a, "--epochs", "2"}, 1, a + "/checkpoints/last/optim.safetensors");
-  fs::remove_all(a + "/checkpoints/last");
-  expect_error({"--resume", a, "--epochs", "2"}, 1, "checkpoint: no folder " + a);
+  const Ended on = run({"--resume", a});
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_NE(on.err.find(a + "/checkpoints/step-000003 is damaged: optim.safetensors has 30 bytes"),
+            std::string::npos)
+      << on.err;
+  EXPECT_NE(on.err.find("; taking that of step 0 instead"), std::string::npos) << on.err;
+  for (const auto& entry : fs::directory_iterator(a + "/checkpoints")) {
+    if (entry.is_directory() && !entry.is_symlink()) fs::remove(entry.path() / "manifest.json");
+  }
+  expect_error({"--resume", a, "--epochs", "2"}, 1, "checkpoint: none of the 2 in " + a);
+  expect_error({"--resume", a, "--test-only"}, 1, "checkpoint: no best one in " + a);
+  fs::remove_all(a + "/checkpoints");
+  expect_error({"--resume", a, "--epochs", "2"}, 1, "resume: no checkpoint in " + a);
 }
 
 TEST_F(Resnet, an_output_folder_that_cannot_be_made_is_named) {
@@ -289,10 +310,10 @@ TEST_F(Resnet, a_full_disk_while_saving_leaves_the_old_checkpoint) {
   // The weights take about 300 KB: their file is the one that does not fit.
   const Ended full = run({"--resume", a, "--epochs", "2"}, 150'000);
   EXPECT_EQ(full.code, 1) << full.err;
-  EXPECT_NE(full.err.find("checkpoint: cannot save " + a + "/checkpoints/last: "),
+  EXPECT_NE(full.err.find("checkpoint: cannot save " + a + "/checkpoints/step-000006: "),
             std::string::npos)
       << full.err;
-  EXPECT_NE(full.err.find("; the one saved before is whole"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("; that of step 3 is whole"), std::string::npos) << full.err;
   EXPECT_TRUE(weights("a") == before);
   const Ended end = run({"--resume", a, "--epochs", "2"});
   EXPECT_EQ(end.code, 0) << end.err;

@@ -8,6 +8,7 @@
 
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/trainer.h"
+#include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/serialize.h"
@@ -55,6 +56,44 @@ TEST(resnet_trainer, a_run_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same
   s.model_ema = true;
   s.scheduler = "cosineannealinglr";
   expect_resume_is_exact(s, 19, 2);
+}
+
+TEST(resnet_trainer, the_gradients_of_several_batches_make_one_step) {
+  const TempFolder folder;
+  ImageData data = pictures(16, 8);
+  ResnetSettings s = quick();
+  s.epochs = 1;
+  s.gradient_accumulation_steps = 2;
+  s.weight_decay = 0;
+  OneRun run(s, data, folder.str());
+  ASSERT_TRUE(run.trainer->fit());
+  EXPECT_EQ(run.trainer->state().step, 2);
+  EXPECT_EQ(run.trainer->state().updates, 1);
+  // By hand: the mean over both batches. After one step the momenta are the gradients.
+  manual_seed(1);
+  const auto net = make_model(s, data);
+  const data::DataLoader loader(*data.train,
+                                std::make_unique<data::DistributedSampler>(
+                                    16, data::DistributedOptions{.drop_last = true, .seed = 1}),
+                                {.batch_size = 8, .drop_last = true, .seed = 1});
+  for (const data::Batch& batch : loader.epoch(0)) {
+    (cross_entropy((*net)(batch.input), batch.target) / 2.0).backward();
+  }
+  const Checkpoint c = load_newest_checkpoint(run.run.path().string());
+  const auto params = net->parameters();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& momentum = c.dict("optim").at("state." + std::to_string(i) + ".momentum_buffer");
+    EXPECT_EQ(momentum.to_vector<float>(), params[i].grad().to_vector<float>()) << i;
+  }
+}
+
+TEST(resnet_trainer, a_signal_waits_for_the_end_of_a_step) {
+  ResnetSettings s = quick();
+  s.gradient_accumulation_steps = 2;  // steps of batches 0 and 1, 2 and 3, 4 alone
+  s.clip_grad_norm = 1;
+  expect_resume_is_exact(s, 11, 2);  // in batch 1
+  expect_resume_is_exact(s, 19, 2);  // in batch 2, which is not begun
+  expect_resume_is_exact(s, 27, 4);
 }
 
 TEST(resnet_trainer, a_signal_while_testing_leaves_the_epoch_to_the_run_that_goes_on) {
@@ -116,70 +155,91 @@ TEST(resnet_trainer, weight_averages_are_what_is_tested) {
   EXPECT_EQ(run.trainer->last_score()->loss, before.loss);
 }
 
-TEST(resnet_checkpoint, what_is_saved_is_loaded) {
+TEST(resnet_checkpoint, every_member_of_the_state_is_kept) {
+  TrainState s;
+  s.model = "resnet8";
+  s.epoch = 3;
+  s.batch = 2;
+  s.step = 17;
+  s.updates = 16;
+  s.epoch_batches = 5;
+  s.loss_sum = 0.1;
+  s.right = 7;
+  s.seen = 16;
+  s.best_accuracy = 91.25;
+  s.best_step = 15;
   const TempFolder folder;
-  const Checkpoint c{.model = {{"w", tensor({1.0f, 2.0f})}},
-                     .optimizer = {{"m", tensor({3.0f})}},
-                     .ema = {{"w", tensor({4.0f})}},
-                     .scaler = {{"scale", tensor({5.0f})}},
-                     .state = {.epoch = 3,
-                               .batch = 2,
-                               .step = 17,
-                               .updates = 16,
-                               .epoch_batches = 5,
-                               .loss_sum = 0.1,
-                               .right = 7,
-                               .seen = 16,
-                               .best_accuracy = 91.25,
-                               .random = {~uint64_t{0}, uint64_t{1} << 63}},
-                     .model_name = "resnet8"};
-  save_checkpoint(folder / "last", c);
-  save_checkpoint(folder / "last", c);  // replaces
-  EXPECT_EQ(folder.entries(), 1u);
-  const Checkpoint back = load_checkpoint(folder / "last");
-  EXPECT_EQ(back.model.at("w").to_vector<float>(), (std::vector<float>{1, 2}));
-  EXPECT_EQ(back.optimizer.at("m").to_vector<float>(), std::vector<float>{3});
-  EXPECT_EQ(back.ema.at("w").to_vector<float>(), std::vector<float>{4});
-  EXPECT_EQ(back.model_name, "resnet8");
-  EXPECT_EQ(back.state.epoch, 3);
-  EXPECT_EQ(back.state.batch, 2);
-  EXPECT_EQ(back.scaler.at("scale").to_vector<float>(), std::vector<float>{5});
-  EXPECT_EQ(back.state.step, 17);
-  EXPECT_EQ(back.state.updates, 16);
-  EXPECT_EQ(back.state.epoch_batches, 5);
-  EXPECT_EQ(back.state.loss_sum, 0.1);
-  EXPECT_EQ(back.state.right, 7);
-  EXPECT_EQ(back.state.seen, 16);
-  EXPECT_EQ(back.state.best_accuracy, 91.25);
-  EXPECT_EQ(back.state.random.seed, ~uint64_t{0});
-  EXPECT_EQ(back.state.random.offset, uint64_t{1} << 63);
+  Checkpoint c;
+  store_values(c, s);
+  save_checkpoint(folder / "c", c);
+  TrainState back;
+  restore_values(load_checkpoint(folder / "c"), back);
+  Checkpoint again;
+  store_values(again, back);
+  EXPECT_EQ(again.values, c.values);
+  EXPECT_EQ(back.model, "resnet8");
+  EXPECT_EQ(back.loss_sum, 0.1);
+  EXPECT_EQ(back.best_step, 15);
+  c.values.erase("seen");
+  EXPECT_MESSAGE(FileError, restore_values(c, back), "has no integer 'seen'");
 }
 
-TEST(resnet_checkpoint, one_that_cannot_be_saved_leaves_the_old_one) {
+TEST(resnet_checkpoint, one_at_every_save_interval_goes_on_to_the_same_bits) {
+  ResnetSettings s = quick();
+  s.checkpoints = {.keep_last = 20, .save_interval = 2, .async_save = true};
+  s.model_ema = true;
+  s.model_ema_steps = 3;
+  s.workers = 2;
   const TempFolder folder;
-  Checkpoint c{.model = {{"w", tensor({1.0f})}}, .model_name = "resnet8"};
-  save_checkpoint(folder / "last", c);
-  c.optimizer.add("undefined", Tensor());
-  EXPECT_MESSAGE(FileError, save_checkpoint(folder / "last", c),
-                 "checkpoint: cannot save " + folder / "last");
-  EXPECT_EQ(folder.entries(), 1u);
-  EXPECT_EQ(load_checkpoint(folder / "last").model.size(), 1u);
+  ImageData data = pictures();
+  OneRun whole(s, data, folder.str());
+  ASSERT_TRUE(whole.trainer->fit());
+  const std::string weights = whole.weights(), momenta = whole.momenta();
+  CheckpointManager m((whole.run.path() / "checkpoints").string(), {.keep_last = 20});
+  EXPECT_EQ(m.steps(), (std::vector<int64_t>{0, 2, 4, 5, 6, 8, 10}));
+  for (const int64_t step : {8, 6, 5, 4, 2, 0}) {
+    for (const int64_t later : m.steps()) {
+      if (later > step) fs::remove_all(m.path(later));
+    }
+    OneRun again(s, data, whole.run.path().string(), true);
+    EXPECT_EQ(again.trainer->state().step, step);
+    ASSERT_TRUE(again.trainer->fit());
+    EXPECT_EQ(again.weights(), weights) << step;
+    EXPECT_EQ(again.momenta(), momenta) << step;
+    EXPECT_EQ(again.lines(), 12) << "each step and epoch once, from " << step;
+  }
 }
 
-TEST(resnet_checkpoint, damage_is_named) {
+TEST(resnet_checkpoint, a_damaged_one_costs_the_way_from_the_one_before) {
+  const ResnetSettings s = quick();
   const TempFolder folder;
-  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "no folder " + folder / "last");
-  const Checkpoint c{.model = {{"w", tensor({1.0f})}}, .model_name = "resnet8"};
-  save_checkpoint(folder / "last", c);
-  fs::resize_file(folder / "last/model.safetensors", 20);
-  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "last/model.safetensors");
-  folder.write("last/state.json", "{\"format\": 1, \"model\": ");
-  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "last/state.json is damaged: ");
-  folder.write("last/state.json", "{\"format\": 9}");
-  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"),
-                 "has format 9; this version reads format 1");
-  fs::remove(folder / "last/state.json");
-  EXPECT_MESSAGE(FileError, load_checkpoint(folder / "last"), "cannot read " + folder / "last");
+  ImageData data = pictures();
+  OneRun whole(s, data, folder.str());
+  ASSERT_TRUE(whole.trainer->fit());
+  const std::string weights = whole.weights();
+  const fs::path newest = whole.run.path() / "checkpoints/step-000010/model.safetensors";
+  std::string bytes = slurp(newest.string());
+  bytes[1000] ^= 4;
+  std::ofstream(newest, std::ios::binary) << bytes;
+  testing::internal::CaptureStderr();
+  OneRun again(s, data, whole.run.path().string(), true);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("step-000010 is damaged: model.safetensors has checksum "), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("; taking that of step 5 instead\n"), std::string::npos) << said;
+  ASSERT_TRUE(again.trainer->fit());
+  EXPECT_EQ(again.weights(), weights);
+  EXPECT_EQ(again.lines(), 12);
+}
+
+TEST(resnet_checkpoint, a_failure_in_the_background_ends_the_training) {
+  ResnetSettings s = quick();
+  s.checkpoints.async_save = true;
+  const TempFolder folder;
+  ImageData data = pictures();
+  OneRun run(s, data, folder.str());
+  folder.write("run/checkpoints", "a file where the folder should be");
+  EXPECT_MESSAGE(FileError, run.trainer->fit(), "checkpoint: cannot save ");
 }
 
 TEST(resnet_report, history_ends_where_the_checkpoint_stands) {
@@ -191,17 +251,19 @@ TEST(resnet_report, history_ends_where_the_checkpoint_stands) {
       "\"test_acc\": 50, \"lr\": 0.1, \"img_s\": 9}\n"
       "{\"step\": 3, \"epoch\": 1.5, \"loss\": 2, \"acc\": 10, \"lr\": 0.1, \"img_s\": 9}\n"
       "{\"step\": 4, \"epo");
-  const History h = load_history(path, 2);
+  const History h = load_history(path, 2, 1);
   ASSERT_EQ(h.steps.size(), 1u);
   ASSERT_EQ(h.epochs.size(), 1u);
   EXPECT_EQ(h.steps[0].loss, 2);
   EXPECT_TRUE(std::isnan(h.epochs[0].test_loss));
   EXPECT_EQ(h.epochs[0].test_accuracy, 50);
+  EXPECT_EQ(load_history(path, 2, 1).epochs.size(), 1u);
   const std::string kept = slurp(path);
   EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 2) << kept;
+  EXPECT_TRUE(load_history(path, 2, 0).epochs.empty()) << "the epoch's test comes again";
   folder.write("metrics.jsonl", "{\"step\": 1}\n");
-  EXPECT_MESSAGE(FileError, load_history(path, 2), "resume: line 1 of " + path + " is damaged");
-  EXPECT_TRUE(load_history(folder / "none", 2).steps.empty());
+  EXPECT_MESSAGE(FileError, load_history(path, 2, 1), "resume: line 1 of " + path + " is damaged");
+  EXPECT_TRUE(load_history(folder / "none", 2, 1).steps.empty());
 }
 
 TEST(resnet_setup, norms_and_biases_can_decay_on_their_own) {

@@ -10,6 +10,7 @@
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/run_dir.h"
+#include "tarn/tests/temp_folder.h"
 
 namespace tarn::apps {
 namespace {
@@ -118,12 +119,10 @@ TEST_F(RunDirTest, a_run_hands_its_flags_on_but_what_is_given_stays) {
             std::string::npos);
 }
 
-TEST_F(RunDirTest, paths_for_plots_and_checkpoints_have_their_folder) {
+TEST_F(RunDirTest, paths_for_plots_have_their_folder) {
   const RunDir run = RunDir::create(folder, "r");
   EXPECT_EQ(run.plot("loss.svg"), folder / "r/plots/loss.svg");
-  EXPECT_EQ(run.checkpoint("last"), folder / "r/checkpoints/last");
   EXPECT_TRUE(fs::is_directory(folder / "r/plots"));
-  EXPECT_TRUE(fs::is_directory(folder / "r/checkpoints"));
 }
 
 TEST_F(RunDirTest, an_earlier_run_goes_on_where_it_was) {
@@ -202,6 +201,21 @@ TEST(MainGuard, exceptions_become_messages_and_exit_codes) {
             "2|tarn-test: error: unknown option -x\nTry 'tarn-test --help'.\n");
   EXPECT_EQ(run([]() -> int { throw std::bad_alloc(); }), "1|tarn-test: error: out of memory\n");
   EXPECT_EQ(run([]() -> int { throw 3; }), "1|tarn-test: error: an unknown exception\n");
+}
+
+TEST(MainGuard, leaves_the_reason_to_torchrun) {
+  const test::TempFolder folder;
+  setenv("TORCHELASTIC_ERROR_FILE", (folder / "error.json").c_str(), 1);
+  testing::internal::CaptureStderr();
+  main_guard("tarn-test", []() -> int { throw std::runtime_error("no \"such\" file"); });
+  testing::internal::GetCapturedStderr();
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  const std::string text = test::slurp(folder / "error.json");
+  const std::string said = "\"no \\\"such\\\" file\"";
+  EXPECT_TRUE(text.starts_with("{\"message\": {\"message\": " + said +
+                               ", \"extraInfo\": {\"py_callstack\": " + said +
+                               ", \"timestamp\": \""))
+      << text;
 }
 
 TEST(Json, objects_keep_order_and_quote) {

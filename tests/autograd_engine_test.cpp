@@ -371,6 +371,24 @@ TEST(Anomaly, it_names_the_operation_that_first_gave_a_nan) {
                      "at index [0] of [2] f64 cpu");
 }
 
+TEST(Anomaly, looking_forward_it_names_the_operation_that_gave_the_first_nan) {
+  Tensor x = leaf({1, -1, 4, -4}).view({2, 2}).detach().set_requires_grad();
+  const auto loss = [&] { return (x.sqrt() * 2.0).sum(); };
+  const char* message = "anomaly: sqrt gave nan, first at index [0, 1] of [2, 2] f64 cpu";
+  {
+    const AnomalyGuard anomaly({.forward = true});
+    EXPECT_THROWS_WITH(loss(), AutogradError, message);
+    {
+      const AnomalyGuard inner;  // does not switch it off
+      EXPECT_THROWS_WITH(loss(), AutogradError, message);
+    }
+    EXPECT_EQ(values((x.abs() * 0.0).log().sum().detach()).size(), 1u);  // -inf: masks hold it
+  }
+  const AnomalyGuard off({.forward = true, .enabled = false});
+  EXPECT_FALSE(anomaly_enabled());
+  EXPECT_NO_THROW(loss());
+}
+
 TEST(Anomaly, finite_gradients_pass) {
   Tensor x = leaf({4, 1});
   {

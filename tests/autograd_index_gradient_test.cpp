@@ -133,6 +133,49 @@ TEST(IndexGradientTest, every_operation_has_the_gradient_of_finite_differences) 
   }
 }
 
+/// A weight [5, 3] that is looked up and, transposed, multiplied with: a tied language model.
+Tensor tied_logits(const Tensor& weight) {
+  const Tensor x = embedding(weight, ints({4, 0, 4, 1}));
+  return matmul(x, transpose(weight, 0, 1));  // the younger use: its gradient comes first
+}
+
+TEST(IndexGradientTest, a_tied_weight_gets_the_gradients_of_both_uses) {
+  Generator g(3);
+  const Tensor at = randn({5, 3}, {.dtype = DType::kF64}, &g);
+  check_gradient(tied_logits, at);
+  // The same where other uses come before, between and after, and under create_graph.
+  check_gradient(
+      [](const Tensor& w) {
+        return matmul(tied_logits(w), w) + embedding(w, ints({1, 1, 2, 0})) * sum(w);
+      },
+      at);
+  Tensor w = at.clone();
+  w.set_requires_grad();
+  const Tensor loss = sum(square(tied_logits(w)));
+  const Tensor roots[] = {loss}, leaves[] = {w};
+  const Values plain = values(grad(roots, leaves, {}, {.retain_graph = true})[0]);
+  const Values recorded = values(grad(roots, leaves, {}, {.create_graph = true})[0]);
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], recorded[i], 1e-12);
+}
+
+TEST(IndexGradientTest, adding_to_a_tied_gradient_leaves_what_a_hook_kept) {
+  Generator g(4);
+  Tensor w = randn({5, 3}, {.dtype = DType::kF64}, &g);
+  w.set_requires_grad();
+  const Tensor x = embedding(w, ints({4, 0, 4, 1}));
+  const Tensor turned = transpose(w, 0, 1);
+  Tensor kept;
+  turned.register_hook([&](const Tensor& arrived) {
+    kept = arrived;
+    return Tensor();
+  });
+  const Tensor y = matmul(x, turned);
+  y.backward(ones_like(y));
+  // What reached the transpose alone: x^T ones.
+  const Values want = values(matmul(transpose(x.detach(), 0, 1), ones_like(y)));
+  EXPECT_EQ(values(kept), want);
+}
+
 TEST(IndexGradientTest, in_place_forms_are_recorded) {
   Tensor base = ones({3}, {.dtype = DType::kF64});
   base.set_requires_grad();

@@ -9,7 +9,7 @@
 #include "tarn/core/allocator.h"
 #include "tarn/core/error.h"
 #include "tarn/core/magazine.h"
-#include "tarn/core/profiler.h"
+#include "tarn/core/op_scope.h"
 #include "tarn/core/storage.h"
 
 namespace tarn {
@@ -302,23 +302,6 @@ TEST(StorageTest, wrap_releases_once_after_the_last_view) {
   }
   EXPECT_EQ(released, 1);
   Storage::wrap(memory, sizeof memory, kCPU, {});
-}
-
-TEST(ProfilerTest, a_listener_sees_nested_operations_and_current_op_is_restored) {
-  struct Log : OpListener {
-    std::string text;
-    void begin(const char* op) override { text += std::string("<") + op; }
-    void end(const char* op) override { text += std::string(op) + ">"; }
-  } log;
-  EXPECT_EQ(set_op_listener(&log), nullptr);
-  {
-    const OpScope outer("a");
-    const OpScope inner("b");
-    EXPECT_STREQ(detail::current_op, "b");
-  }
-  EXPECT_EQ(set_op_listener(nullptr), &log);
-  EXPECT_EQ(log.text, "<a<bb>a>");
-  EXPECT_EQ(detail::current_op, nullptr);
 }
 
 #if defined(__SANITIZE_ADDRESS__)

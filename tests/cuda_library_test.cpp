@@ -8,6 +8,9 @@
 #include "tarn/core/error.h"
 #include "tarn/cuda/blas_api.h"
 #include "tarn/cuda/library.h"
+#if TARN_HAVE_NCCL
+#include "tarn/dist/nccl_group_api.h"
+#endif
 
 namespace tarn::cuda {
 namespace {
@@ -104,6 +107,21 @@ TEST(CudaBlasApi, the_toolkits_cublas_has_every_function_that_is_called) {
   ASSERT_NE(api, nullptr);
   EXPECT_NE(api->cublasGemmEx, nullptr);
   EXPECT_EQ(api->has_lt, library_use("TARN_CUBLASLT") != LibraryUse::kOff);
+}
+#endif
+
+#if TARN_HAVE_NCCL
+// Needs no GPU: with the toolkit's library, this opens the real one.
+TEST(NcclLibrary, opens_with_all_that_is_called_or_says_what_is_missing) {
+  try {
+    int version = 0;
+    EXPECT_EQ(dist::nccl_api().version(&version), ncclSuccess);
+    EXPECT_GE(version, 21800);
+  } catch (const UnsupportedError& error) {
+    EXPECT_EQ(std::string(error.what()).find("nccl: NCCL is missing: libnccl.so.2 was not found"),
+              0u)
+        << error.what();
+  }
 }
 #endif
 

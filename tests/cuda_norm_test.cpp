@@ -236,6 +236,38 @@ TEST(CudaLayerNorm, statistics_survive_a_large_mean) {
   }
 }
 
+TEST(CudaLayerNorm, norms_of_sums_agree_with_the_cpu) {
+  TARN_NEEDS_GPU();
+  for (const Rows r : {Rows{5, 7}, {4, 768}, {3, 1028}, {2, 3000}}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const raw::RowNorm kind : {raw::RowNorm::kLayer, raw::RowNorm::kRms}) {
+        const std::string what = tarn::detail::concat("[", r.m, ", ", r.d, "] ", dtype);
+        const double ulps = tolerance(dtype);
+        const Layout l{{r.m, r.d}, false, 0};
+        const Both x = on_both(random_tensor({r.m, r.d}, 1, dtype), l);
+        const Both residual = on_both(random_tensor({r.m, r.d}, 2, dtype), l);
+        const Both gy = on_both(random_tensor({r.m, r.d}, 3, dtype), l);
+        const Both gsum = on_both(random_tensor({r.m, r.d}, 4, dtype), l);
+        const Channels p(r.d, DType::kF32);
+        const auto cpu = raw::layer_norm(x.cpu, p.weight.cpu, {}, kEps, kind, residual.cpu);
+        const auto gpu = raw::layer_norm(x.gpu, p.weight.gpu, {}, kEps, kind, residual.gpu);
+        expect_agree(gpu.sum, cpu.sum, 0, what + ", sum");
+        expect_agree(gpu.y, cpu.y, ulps, what + ", y", 1.0);
+        expect_agree(gpu.rstd, cpu.rstd, 16, what + ", rstd");
+        const auto on_gpu = [](const Tensor& t) { return t.defined() ? raw::to(t, kCuda) : t; };
+        const auto c = raw::layer_norm_backward(gy.cpu, cpu.sum, p.weight.cpu, cpu.mean, cpu.rstd,
+                                                true, true, false, gsum.cpu);
+        const auto g =
+            raw::layer_norm_backward(gy.gpu, on_gpu(cpu.sum), p.weight.gpu, on_gpu(cpu.mean),
+                                     on_gpu(cpu.rstd), true, true, false, gsum.gpu);
+        expect_agree(g.x, c.x, ulps, what + ", gx", 2.0);
+        expect_agree(g.weight, c.weight, tolerance(DType::kF32), what + ", gweight",
+                     std::sqrt(static_cast<double>(r.m)));
+      }
+    }
+  }
+}
+
 TEST(CudaLayerNorm, nan_stays_in_its_row) {
   TARN_NEEDS_GPU();
   for (int64_t d : {64, 65}) {

@@ -80,6 +80,10 @@ TEST(CudaRandom, dropout_drops_the_same_elements_and_scales_the_others) {
             return raw::dropout(t, p, state, MemoryFormat::kContiguous);
           }),
                        0, "dropout " + std::to_string(p));
+          expect_agree(x.map([&](const Tensor& t) {
+            return raw::dropout(t, p, state, MemoryFormat::kContiguous, t);
+          }),
+                       0, "dropout_add " + std::to_string(p));
         }
       }
     }

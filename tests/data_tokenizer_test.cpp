@@ -31,7 +31,7 @@ TEST(Unicode, characters_have_their_classes) {
   EXPECT_TRUE(is_number('7') && is_number(0x2167) && is_number(0xBD) && !is_number('x'));
   EXPECT_TRUE(is_space(0x85) && is_space(0xA0) && is_space(0x3000) && !is_space(0x200B));
   EXPECT_TRUE(is_punctuation('$') && is_punctuation(0x3002) && !is_punctuation('a'));
-  EXPECT_TRUE(is_control(0x200B) && is_control(0) && !is_control('a'));
+  EXPECT_TRUE(is_control(0x200B) && is_control(0) && !is_control('a') && !is_control(0x378));
 }
 
 TEST(Unicode, folding_lowers_decomposes_and_drops_accents) {
@@ -99,6 +99,46 @@ TEST(Tokenizers, a_bad_vocabulary_file_is_refused_by_name) {
 TEST(WordPieces, words_are_folded_and_cut_at_punctuation_and_ideographs) {
   EXPECT_EQ(split_bert("H\u00C9LLO, wor\u200Bld!\t\u65E5\u672C x"),
             (std::vector<std::string>{"hello", ",", "world", "!", "\u65E5", "\u672C", "x"}));
+  EXPECT_EQ(split_bert("a\vb\fc\u0085d e\u2028f\rg\u0378"),  // only some controls are spaces
+            (std::vector<std::string>{"abcd", "e", "f", "g\u0378"}));
+  EXPECT_EQ(split_bert("H\u00C9llo W", false), (std::vector<std::string>{"H\u00C9llo", "W"}));
+}
+
+TEST(WordPieces, special_tokens_may_be_named_in_a_text) {
+  const WordPiece bert({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "[", "]", "mask", "[MASK]"});
+  EXPECT_EQ(bert.encode("a[MASK]a [SEP][CLS]"), (Ids{4, 8, 4, 3, 2}));
+  EXPECT_EQ(bert.encode("[mask][MASK"), (Ids{5, 7, 6, 5, 7}));
+  const WordPiece without({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[", "]", "mask"});
+  EXPECT_EQ(without.encode("[MASK]"), (Ids{4, 6, 5}));
+}
+
+TEST(WordPieces, a_cased_vocabulary_keeps_capitals) {
+  const TempFolder folder;
+  const WordPiece cased({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "A", "a", "\u00C9"}, false);
+  EXPECT_EQ(cased.encode("A a \u00C9 \u00E9"), (Ids{4, 5, 6, 1}));
+  EXPECT_EQ(load_tokenizer(folder.write("t.json", cased.json()))->encode("A a"), (Ids{4, 5}));
+  const std::string vocab = folder.write("v.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nA\na\n");
+  EXPECT_EQ(WordPiece::load(vocab, false)->encode("A a"), (Ids{4, 5}));
+  EXPECT_EQ(WordPiece::load(vocab)->encode("A a"), (Ids{5, 5}));
+}
+
+TEST(WordPieces, hugging_faces_tokenizer_json_is_read) {
+  const TempFolder folder;
+  const auto load = [&](const std::string& json) {
+    return WordPiece::load(folder.write("tokenizer.json", json));
+  };
+  const std::string vocab =
+      R"("vocab": {"[PAD]": 0, "[UNK]": 2, "[CLS]": 1, "[SEP]": 3, "A": 4, "a": 5})";
+  EXPECT_EQ(load("{\"model\": {" + vocab + "}}")->encode_sentence("A ?", 9), (Ids{1, 5, 2, 3}));
+  EXPECT_FALSE(
+      load(R"({"normalizer": {"lowercase": false}, "model": {)" + vocab + "}}")->lowercase());
+  EXPECT_TRUE(load(R"({"normalizer": null, "model": {)" + vocab + "}}")->lowercase());
+  EXPECT_MESSAGE(FileError, load("{"), "tokenizer.json is no tokenizer.json: ");
+  EXPECT_MESSAGE(FileError, load(R"({"model": {"type": "BPE"}})"),
+                 "of the type BPE, not WordPiece");
+  EXPECT_MESSAGE(FileError, load(R"({"model": {"vocab": {"a": 0, "b": 2}}})"),
+                 "the ids must be 0 to 1, each once; 'b' has 2");
+  EXPECT_MESSAGE(FileError, load(R"({"model": {"vocab": {"a": 0}}})"), "lacks [PAD] (in ");
 }
 
 TEST(WordPieces, the_longest_piece_from_the_left_is_taken) {

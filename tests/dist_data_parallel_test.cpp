@@ -1,7 +1,10 @@
 // dist_data_parallel_test.cpp - replicas on several devices compute what one computes.
 #include <random>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/core/random.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/dist/data_parallel.h"
 #include "tarn/nn/linear.h"
@@ -97,6 +100,85 @@ TEST(DataParallel, gradients_add_up_until_they_are_dropped) {
   EXPECT_TRUE(net.last.weight.grad().defined());
 }
 
+// One process, 4 devices, 9 rows.
+TEST(DataParallel, several_inputs_are_cut_alike_and_losses_weighed_by_rows) {
+  Net alone, master;
+  DataParallel parallel(master, {kCPU, kCPU, kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  const Tensor x = input(9, 5), y = input(9, 3);
+  const auto loss = [](nn::Module& net, std::span<const Tensor> part) {
+    EXPECT_EQ(part[0].size(0), part[1].size(0));
+    const Tensor d = net(part[0]) - part[1];
+    return mean(d * d);
+  };
+  const Tensor each = parallel.apply(loss, {x, y});
+  EXPECT_EQ(parallel.rows(), (std::vector<int64_t>{3, 3, 3, 0}));
+  EXPECT_EQ(each.sizes(), Shape({3})) << "scalars come as a vector";
+  const std::vector<Tensor> all = {x, y};
+  const Tensor whole = loss(alone, all);
+  EXPECT_NEAR(mean(each).item(), whole.item(), 1e-6);
+
+  // 9 rows as 5 and 4.
+  DataParallel two(master, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  whole.backward();
+  const Tensor weighed = two.mean_of(loss, all);
+  EXPECT_NEAR(weighed.item(), whole.item(), 1e-6);
+  weighed.backward();
+  const auto p = alone.parameters(), q = master.parameters();
+  for (size_t i = 0; i < p.size(); ++i) {
+    const auto a = p[i].grad().to_vector<double>(), b = q[i].grad().to_vector<double>();
+    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], 1e-6);
+  }
+  EXPECT_THROWS_WITH(
+      two.mean_of([](nn::Module& net, std::span<const Tensor> part) { return net(part[0]); }, {x}),
+      ShapeError, "mean_of needs a call that returns a scalar; got [5, 3]");
+  EXPECT_THROWS_WITH(two.apply(loss, {x, input(8, 3)}), ShapeError,
+                     "inputs must have rows to share, and equally many; got [9, 5] f32 cpu and [8");
+  EXPECT_THROWS_WITH(two.apply(loss, {}), ValueError, "needs at least one input");
+}
+
+TEST(DataParallel, replicas_compute_in_the_callers_modes) {
+  Net net;
+  DataParallel parallel(net, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  {
+    const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
+    EXPECT_EQ(parallel(input(6, 5)).dtype(), DType::kBF16);
+  }
+  const NoGradGuard no_grad;
+  EXPECT_FALSE(parallel(input(6, 5)).requires_grad());
+}
+
+TEST(DataParallel, making_replicas_moves_no_random_numbers) {
+  Net net;
+  const PhiloxState before = default_generator().state();
+  const DataParallel parallel(net, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  EXPECT_EQ(default_generator().state().offset, before.offset);
+}
+
+TEST(DataParallel, shares_follow_speeds_and_the_results_stay) {
+  Net alone, master;
+  DataParallel parallel(
+      master, {kCPU, kCPU}, [] { return std::make_unique<Net>(); }, {}, 2);
+  const Tensor x = input(40, 5);
+  const Tensor wanted = alone(x);
+  for (int step = 0; step < 4; ++step) {  // one that does not count, two, and one with new shares
+    const Tensor y = parallel.apply(
+        [&](nn::Module& net, std::span<const Tensor> part) {
+          // The second is slow.
+          if (&net != &master) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(3 * part[0].size(0)));
+          }
+          return net(part[0]);
+        },
+        {x});
+    const auto a = y.to_vector<double>(), b = wanted.to_vector<double>();
+    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], 1e-6);
+    if (step == 0) {
+      EXPECT_EQ(parallel.rows(), (std::vector<int64_t>{20, 20}));
+    }
+  }
+  EXPECT_GT(parallel.rows()[0], parallel.rows()[1]);
+}
+
 TEST(DataParallel, rows_are_cut_by_share) {
   using Rows = std::vector<int64_t>;
   EXPECT_EQ(DataParallel::cut(9, 4, {}), (Rows{3, 3, 3, 0}));
@@ -121,8 +203,10 @@ TEST(DataParallel, what_does_not_fit_is_said) {
           net, {kCPU, kCPU},
           [] { return std::make_unique<nn::Linear>(nn::LinearOptions{.in = 1, .out = 1}); }),
       ValueError, "a replica has 2 tensors, the module 4");
+  EXPECT_THROWS_WITH(DataParallel(net, {kCPU}, make, {}, -1), ValueError,
+                     "rebalance_every must not be negative; got -1");
   DataParallel parallel(net, {kCPU, kCPU}, make);
-  EXPECT_THROWS_WITH(parallel(scalar_tensor(1)), ShapeError, "x must have rows to share");
+  EXPECT_THROWS_WITH(parallel(scalar_tensor(1)), ShapeError, "inputs must have rows to share");
   net.fail = true;
   EXPECT_THROWS_WITH(parallel(input(7, 5)), ValueError, "a replica cannot");
 }

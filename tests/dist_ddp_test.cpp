@@ -59,9 +59,9 @@ Tensor data_of(int step, int64_t columns, unsigned salt) {
   return from_vector(values, {kGlobalBatch, columns});
 }
 
-Tensor rows_of(const Tensor& x, int rank, int size) {
+Tensor rows_of(const Tensor& x, int rank, int size, Device device = kCPU) {
   const int64_t n = kGlobalBatch / size;
-  return raw::contiguous(raw::narrow(x, 0, rank * n, n));
+  return raw::to(raw::contiguous(raw::narrow(x, 0, rank * n, n)), device);
 }
 
 Tensor loss_of(Net& net, const Tensor& x, const Tensor& y) {
@@ -86,6 +86,8 @@ Trained train(const std::string& transport, int size, int steps, const DdpOption
   std::vector<Trained> results(static_cast<size_t>(size));
   run_ranks(transport, size, [&](ProcessGroup& group) {
     Net net(group.rank() + 1);  // rank 0's values win
+    const Device device = test::device_of(group);
+    net.to(device);
     DistributedDataParallel ddp(net, group, options);
     std::mt19937 random(delays * 100 + static_cast<unsigned>(group.rank()));
     if (delays > 0) {
@@ -101,8 +103,8 @@ Trained train(const std::string& transport, int size, int steps, const DdpOption
     Trained& result = results[static_cast<size_t>(group.rank())];
     for (int step = 0; step < steps; ++step) {
       sgd.zero_grad();
-      const Tensor loss = loss_of(net, rows_of(data_of(step, 6, 1), group.rank(), size),
-                                  rows_of(data_of(step, 3, 2), group.rank(), size));
+      const Tensor loss = loss_of(net, rows_of(data_of(step, 6, 1), group.rank(), size, device),
+                                  rows_of(data_of(step, 3, 2), group.rank(), size, device));
       loss.backward();
       sgd.step();
       const Tensor average = loss.detach().clone();
@@ -134,10 +136,11 @@ Trained train_alone(int steps) {
 class Ddp : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
+    const std::string why = test::why_not(GetParam(), 4);
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, Ddp, testing::Values("local", "host", "gloo"));
+INSTANTIATE_TEST_SUITE_P(All, Ddp, testing::Values("local", "host", "gloo", "nccl"));
 
 TEST_P(Ddp, losses_equal_those_of_one_process) {
   const Trained alone = train_alone(50);

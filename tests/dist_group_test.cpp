@@ -13,6 +13,8 @@ namespace tarn::dist {
 namespace {
 
 using test::bits;
+using test::device_of;
+using test::on;
 using test::values_of;
 
 constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kF16, DType::kBF16,
@@ -25,7 +27,7 @@ const std::vector<int64_t> kSizes = {0, 1, 3, 1001, 40013};
 
 class Group : public test::OnRanks {};
 INSTANTIATE_TEST_SUITE_P(All, Group,
-                         testing::Combine(testing::Values("local", "host", "gloo"),
+                         testing::Combine(testing::Values("local", "host", "gloo", "nccl"),
                                           testing::Values(1, 2, 3, 4)),
                          test::ranks_name);
 
@@ -79,7 +81,7 @@ TEST_P(Group, all_reduce_is_right_for_every_op_and_dtype) {
         if (!allowed(op, dtype)) continue;
         for (int64_t n : kSizes) {
           if (n > 2000 && op != ReduceOp::kSum && op != ReduceOp::kMax) continue;
-          const Tensor x = values_of(g.rank(), {n}, dtype);
+          const Tensor x = values_of(g.rank(), {n}, dtype, device_of(g));
           g.all_reduce(x, op)->wait();
           EXPECT_EQ(bits(x), bits(expected(op, dtype, {n}, g.size())))
               << op_name(op) << " " << dtype << " " << n << " rank " << g.rank();
@@ -114,13 +116,13 @@ TEST_P(Group, sums_follow_the_order_of_ranks_whatever_the_size) {
     const auto& mine = inputs[static_cast<size_t>(g.rank())];
     for (int64_t n : {int64_t{7}, int64_t{8192}, int64_t{8193}, int64_t{300001}, kLong}) {
       const std::vector<float> head(mine.begin(), mine.begin() + n);
-      const Tensor x = from_vector(head, {n});
-      const Tensor h = raw::to(from_vector(head, {n}), DType::kBF16);
+      const Tensor x = raw::to(from_vector(head, {n}), device_of(g));
+      const Tensor h = raw::to(x, DType::kBF16);
       const WorkPtr both[] = {g.all_reduce(x), g.all_reduce(h)};
       for (const WorkPtr& work : both) work->wait();
-      const size_t bytes = static_cast<size_t>(n);
-      EXPECT_EQ(std::memcmp(x.data(), sum.data(), bytes * sizeof(float)), 0) << n;
-      EXPECT_EQ(std::memcmp(h.data(), halves.data(), bytes * sizeof(bfloat16)), 0) << n;
+      const size_t count = static_cast<size_t>(n);
+      EXPECT_EQ(std::memcmp(bits(x).data(), sum.data(), count * sizeof(float)), 0) << n;
+      EXPECT_EQ(std::memcmp(bits(h).data(), halves.data(), count * sizeof(bfloat16)), 0) << n;
     }
   });
 }
@@ -132,7 +134,7 @@ TEST_P(Group, nan_and_infinity_keep_their_meaning) {
     for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum, ReduceOp::kAvg}) {
       for (DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
         const Tensor x =
-            tensor({last ? kNaN : 1, first ? kNaN : 1, first ? kInf : 1, 2}, {.dtype = dtype});
+            tensor({last ? kNaN : 1, first ? kNaN : 1, first ? kInf : 1, 2}, on(g, dtype));
         g.all_reduce(x, op)->wait();
         const auto v = x.to_vector<double>();
         EXPECT_TRUE(std::isnan(v[0]) && std::isnan(v[1])) << op_name(op) << " " << dtype;
@@ -147,14 +149,14 @@ TEST_P(Group, tensors_of_any_strides_are_taken) {
   run([](ProcessGroup& g) {
     const Tensor sum = expected(ReduceOp::kSum, DType::kF32, {2, 3, 4, 5}, g.size());
     const auto put = [&](const Tensor& x) {
-      raw::copy_(x, values_of(g.rank(), {2, 3, 4, 5}, DType::kF32));
+      raw::copy_(x, values_of(g.rank(), {2, 3, 4, 5}, DType::kF32, device_of(g)));
       return x;
     };
     const std::vector<Tensor> layouts = {
-        put(raw::permute(zeros({5, 4, 3, 2}), {3, 2, 1, 0})),
-        put(raw::slice(zeros({2, 3, 4, 10}), 3, 0, 10, 2)),
-        put(zeros({2, 3, 4, 5}, {.format = MemoryFormat::kChannelsLast})),
-        put(raw::narrow(zeros({2, 3, 4, 9}), 3, 2, 5)),
+        put(raw::permute(zeros({5, 4, 3, 2}, on(g)), {3, 2, 1, 0})),
+        put(raw::slice(zeros({2, 3, 4, 10}, on(g)), 3, 0, 10, 2)),
+        put(zeros({2, 3, 4, 5}, {.device = device_of(g), .format = MemoryFormat::kChannelsLast})),
+        put(raw::narrow(zeros({2, 3, 4, 9}, on(g)), 3, 2, 5)),
     };
     for (const Tensor& x : layouts) {
       const uint32_t version = x.version();
@@ -162,7 +164,7 @@ TEST_P(Group, tensors_of_any_strides_are_taken) {
       EXPECT_EQ(bits(x), bits(sum)) << x.strides();
       EXPECT_GT(x.version(), version);
     }
-    const Tensor scalar = scalar_tensor(g.rank() + 1.0);
+    const Tensor scalar = full({}, g.rank() + 1.0, on(g));
     g.all_reduce(scalar)->wait();
     EXPECT_EQ(scalar.item(), g.size() * (g.size() + 1) / 2);
   });
@@ -171,9 +173,10 @@ TEST_P(Group, tensors_of_any_strides_are_taken) {
 TEST_P(Group, many_tensors_travel_as_one) {
   run([](ProcessGroup& g) {
     for (int64_t n : {10, 20000}) {
-      const std::vector<Tensor> xs = {values_of(g.rank(), {n}, DType::kF16),
-                                      raw::t(values_of(g.rank(), {3, 5}, DType::kF16)),
-                                      values_of(g.rank(), {0}, DType::kF16)};
+      const std::vector<Tensor> xs = {
+          values_of(g.rank(), {n}, DType::kF16, device_of(g)),
+          raw::t(values_of(g.rank(), {3, 5}, DType::kF16, device_of(g))),
+          values_of(g.rank(), {0}, DType::kF16, device_of(g))};
       const Tensor turned = raw::t(expected(ReduceOp::kMax, DType::kF16, {3, 5}, g.size()));
       g.all_reduce(xs, ReduceOp::kMax)->wait();
       EXPECT_EQ(bits(xs[0]), bits(expected(ReduceOp::kMax, DType::kF16, {n}, g.size())));
@@ -186,9 +189,10 @@ TEST_P(Group, broadcast_reaches_all_from_every_root) {
   run([](ProcessGroup& g) {
     for (int root = 0; root < g.size(); ++root) {
       for (int64_t n : kSizes) {
-        const std::vector<Tensor> xs = {values_of(g.rank(), {n}, DType::kF32),
-                                        values_of(g.rank(), {3}, DType::kBool),
-                                        raw::t(values_of(g.rank(), {2, 7}, DType::kI64))};
+        const std::vector<Tensor> xs = {
+            values_of(g.rank(), {n}, DType::kF32, device_of(g)),
+            values_of(g.rank(), {3}, DType::kBool, device_of(g)),
+            raw::t(values_of(g.rank(), {2, 7}, DType::kI64, device_of(g)))};
         g.broadcast(xs, root)->wait();
         EXPECT_EQ(bits(xs[0]), bits(values_of(root, {n}, DType::kF32)));
         EXPECT_EQ(bits(xs[1]), bits(values_of(root, {3}, DType::kBool)));
@@ -202,11 +206,11 @@ TEST_P(Group, reduce_changes_the_root_alone) {
   run([](ProcessGroup& g) {
     for (int root = 0; root < g.size(); ++root) {
       for (int64_t n : {int64_t{0}, int64_t{5}, int64_t{700001}}) {
-        const Tensor x = values_of(g.rank(), {n}, DType::kI32);
+        const Tensor x = values_of(g.rank(), {n}, DType::kI32, device_of(g));
         g.reduce(x, root)->wait();
         EXPECT_EQ(bits(x),
                   bits(g.rank() == root ? expected(ReduceOp::kSum, DType::kI32, {n}, g.size())
-                                        : values_of(g.rank(), {n}, DType::kI32)));
+                                        : values_of(g.rank(), {n}, DType::kI32, device_of(g))));
       }
     }
   });
@@ -216,10 +220,10 @@ TEST_P(Group, all_gather_stacks_in_rank_order) {
   run([](ProcessGroup& g) {
     const int W = g.size();
     for (int64_t n : kSizes) {
-      const Tensor x = values_of(g.rank(), {n, 2}, DType::kF64);
-      const Tensor apart = zeros({W, n, 2}, {.dtype = DType::kF64});
-      const Tensor along = zeros({W * n, 2}, {.dtype = DType::kF64});
-      const Tensor strided = raw::t(zeros({2, W * n}, {.dtype = DType::kF64}));
+      const Tensor x = values_of(g.rank(), {n, 2}, DType::kF64, device_of(g));
+      const Tensor apart = zeros({W, n, 2}, on(g, DType::kF64));
+      const Tensor along = zeros({W * n, 2}, on(g, DType::kF64));
+      const Tensor strided = raw::t(zeros({2, W * n}, on(g, DType::kF64)));
       for (const Tensor& out : {apart, along, strided}) g.all_gather(out, x)->wait();
       for (int r = 0; r < W; ++r) {
         const std::string part = bits(values_of(r, {n, 2}, DType::kF64));
@@ -230,8 +234,9 @@ TEST_P(Group, all_gather_stacks_in_rank_order) {
     }
     // Sizes that differ between ranks: rank r gives 20000 r + 1 numbers.
     std::vector<Tensor> outs;
-    for (int r = 0; r < W; ++r) outs.push_back(zeros({20000 * r + 1}));
-    g.all_gather(outs, values_of(g.rank(), {20000 * g.rank() + 1}, DType::kF32))->wait();
+    for (int r = 0; r < W; ++r) outs.push_back(zeros({20000 * r + 1}, on(g)));
+    g.all_gather(outs, values_of(g.rank(), {20000 * g.rank() + 1}, DType::kF32, device_of(g)))
+        ->wait();
     for (int r = 0; r < W; ++r) {
       EXPECT_EQ(bits(outs[static_cast<size_t>(r)]),
                 bits(values_of(r, {20000 * r + 1}, DType::kF32)));
@@ -243,16 +248,18 @@ TEST_P(Group, reduce_scatter_gives_each_rank_its_part) {
   run([](ProcessGroup& g) {
     const int W = g.size();
     for (int64_t n : kSizes) {
-      const Tensor x = values_of(g.rank(), {W * n}, DType::kF32);
+      const Tensor x = values_of(g.rank(), {W * n}, DType::kF32, device_of(g));
       const Tensor all = expected(ReduceOp::kSum, DType::kF32, {W * n}, W);
-      const Tensor out = zeros({n});
+      const Tensor out = zeros({n}, on(g));
       g.reduce_scatter(out, x)->wait();
       EXPECT_EQ(bits(out), bits(raw::narrow(all, 0, g.rank() * n, n)));
-      EXPECT_EQ(bits(x), bits(values_of(g.rank(), {W * n}, DType::kF32))) << "input changed";
+      EXPECT_EQ(bits(x), bits(values_of(g.rank(), {W * n}, DType::kF32, device_of(g))))
+          << "input changed";
     }
     std::vector<Tensor> xs;
-    for (int r = 0; r < W; ++r) xs.push_back(values_of(g.rank(), {30000 * r + 2}, DType::kF32));
-    const Tensor out = zeros({30000 * g.rank() + 2});
+    for (int r = 0; r < W; ++r)
+      xs.push_back(values_of(g.rank(), {30000 * r + 2}, DType::kF32, device_of(g)));
+    const Tensor out = zeros({30000 * g.rank() + 2}, on(g));
     g.reduce_scatter(out, xs, ReduceOp::kAvg)->wait();
     EXPECT_EQ(bits(out), bits(expected(ReduceOp::kAvg, DType::kF32, out.sizes(), W)));
   });
@@ -261,9 +268,9 @@ TEST_P(Group, reduce_scatter_gives_each_rank_its_part) {
 TEST_P(Group, coalesced_forms_equal_the_single_ones) {
   run([](ProcessGroup& g) {
     const int W = g.size();
-    const std::vector<Tensor> xs = {values_of(g.rank(), {4}, DType::kF32),
-                                    values_of(g.rank(), {2, 3}, DType::kF32)};
-    const std::vector<Tensor> stacked = {zeros({W, 4}), zeros({W * 2, 3})};
+    const std::vector<Tensor> xs = {values_of(g.rank(), {4}, DType::kF32, device_of(g)),
+                                    values_of(g.rank(), {2, 3}, DType::kF32, device_of(g))};
+    const std::vector<Tensor> stacked = {zeros({W, 4}, on(g)), zeros({W * 2, 3}, on(g))};
     g.all_gather_coalesced(stacked, xs)->wait();
     for (int r = 0; r < W; ++r) {
       EXPECT_EQ(bits(raw::select(stacked[0], 0, r)), bits(values_of(r, {4}, DType::kF32)));
@@ -271,7 +278,7 @@ TEST_P(Group, coalesced_forms_equal_the_single_ones) {
                 bits(values_of(r, {2, 3}, DType::kF32)));
     }
     // Every rank holds the same stack now: the sum is W times the own part.
-    const std::vector<Tensor> parts = {zeros({4}), zeros({2, 3})};
+    const std::vector<Tensor> parts = {zeros({4}, on(g)), zeros({2, 3}, on(g))};
     g.reduce_scatter_coalesced(parts, stacked, ReduceOp::kAvg)->wait();
     EXPECT_EQ(bits(parts[0]), bits(xs[0]));
     EXPECT_EQ(bits(parts[1]), bits(xs[1]));
@@ -282,18 +289,19 @@ TEST_P(Group, all_to_all_transposes_ranks_and_parts) {
   run([](ProcessGroup& g) {
     const int W = g.size();
     for (int64_t n : {1, 9000}) {
-      const Tensor x = empty({W * n}), out = empty({W * n});
+      const Tensor x = empty({W * n}), out = empty({W * n}, on(g));
       for (int64_t i = 0; i < W * n; ++i) x.data<float>()[i] = 100.f * g.rank() + i / n;
-      g.all_to_all(out, x)->wait();
+      g.all_to_all(out, raw::to(x, device_of(g)))->wait();
+      const auto got = out.to_vector<float>();
       for (int64_t i = 0; i < W * n; ++i) {
-        ASSERT_EQ(out.data<float>()[i], 100.f * (i / n) + g.rank());
+        ASSERT_EQ(got[static_cast<size_t>(i)], 100.f * (i / n) + g.rank());
       }
     }
     // Rank s sends s + 2 r numbers to rank r.
     std::vector<Tensor> xs, outs;
     for (int r = 0; r < W; ++r) {
-      xs.push_back(full({g.rank() + 2 * r}, 10.0 * g.rank() + r));
-      outs.push_back(zeros({r + 2 * g.rank()}));
+      xs.push_back(full({g.rank() + 2 * r}, 10.0 * g.rank() + r, on(g)));
+      outs.push_back(zeros({r + 2 * g.rank()}, on(g)));
     }
     g.all_to_all(outs, xs)->wait();
     for (int r = 0; r < W; ++r) {
@@ -309,14 +317,14 @@ TEST_P(Group, gather_and_scatter_are_inverse) {
       for (int64_t n : {int64_t{3}, int64_t{30000}}) {
         std::vector<Tensor> parts;
         for (int r = 0; g.rank() == root && r < g.size(); ++r) {
-          parts.push_back(zeros({n}, {.dtype = DType::kU8}));
+          parts.push_back(zeros({n}, on(g, DType::kU8)));
         }
-        const Tensor x = values_of(g.rank(), {n}, DType::kU8);
+        const Tensor x = values_of(g.rank(), {n}, DType::kU8, device_of(g));
         g.gather(parts, x, root)->wait();
         for (size_t r = 0; r < parts.size(); ++r) {
           EXPECT_EQ(bits(parts[r]), bits(values_of(static_cast<int>(r), {n}, DType::kU8)));
         }
-        const Tensor back = zeros({n}, {.dtype = DType::kU8});
+        const Tensor back = zeros({n}, on(g, DType::kU8));
         g.scatter(back, parts, root)->wait();
         EXPECT_EQ(bits(back), bits(x));
       }

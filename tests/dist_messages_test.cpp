@@ -6,10 +6,11 @@ namespace tarn::dist {
 namespace {
 
 using test::bits;
+using test::on;
 
 class Messages : public test::OnRanks {};
 INSTANTIATE_TEST_SUITE_P(All, Messages,
-                         testing::Combine(testing::Values("local", "host", "gloo"),
+                         testing::Combine(testing::Values("local", "host", "gloo", "nccl"),
                                           testing::Values(1, 2, 3, 4)),
                          test::ranks_name);
 
@@ -18,9 +19,9 @@ TEST_P(Messages, sends_and_receives_match_by_tag_and_order) {
     if (g.size() == 1) return;
     const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
     for (int64_t n : {int64_t{0}, int64_t{5}, int64_t{100000}}) {
-      const auto value = [&](int rank, int k) { return full({n}, 10.0 * rank + k); };
+      const auto value = [&](int rank, int k) { return full({n}, 10.0 * rank + k, on(g)); };
       const Tensor a = value(g.rank(), 1), b = value(g.rank(), 2), c = value(g.rank(), 3);
-      const Tensor x = zeros({n}), y = zeros({n}), z = zeros({n});
+      const Tensor x = zeros({n}, on(g)), y = zeros({n}, on(g)), z = zeros({n}, on(g));
       const WorkPtr sends[] = {g.send(a, right, 7), g.send(b, right, 9), g.send(c, right, 7)};
       const WorkPtr first = g.recv(x, left, 7), second = g.recv(y, left, 7);
       g.recv(z, left, 9)->wait();
@@ -39,7 +40,7 @@ TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
     if (g.size() == 1) return;
     const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
     for (int64_t n : {int64_t{3}, int64_t{300000}}) {
-      const Tensor mine = full({n}, g.rank()), theirs = zeros({n});
+      const Tensor mine = full({n}, g.rank(), on(g)), theirs = zeros({n}, on(g));
       const WorkPtr sent = g.send(mine, right), received = g.recv(theirs, left);
       sent->wait();
       received->wait();
@@ -50,7 +51,7 @@ TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
 
 TEST_P(Messages, a_receive_can_be_polled) {
   run([](ProcessGroup& g) {
-    const Tensor x = full({3}, g.rank() + 1.0);
+    const Tensor x = full({3}, g.rank() + 1.0, on(g));
     if (g.rank() == 0 && g.size() > 1) {
       const WorkPtr work = g.recv(x, 1);
       EXPECT_FALSE(work->test());
@@ -71,11 +72,12 @@ TEST_P(Messages, works_may_be_waited_for_late_and_in_any_order) {
     std::vector<Tensor> xs;
     std::vector<WorkPtr> works;
     for (int i = 0; i < 20; ++i) {
-      xs.push_back(full({i * 1000}, g.rank() + i));
+      xs.push_back(full({i * 1000}, g.rank() + i, on(g)));
       works.push_back(g.all_reduce(xs.back()));
     }
     for (size_t i = works.size(); i-- > 0;) {
       works[i]->wait();
+      works[i]->wait(Millis(20000));  // by the host, where wait() is not
       EXPECT_TRUE(works[i]->test());
       const int64_t n = static_cast<int64_t>(i), W = g.size();
       EXPECT_EQ(bits(xs[i]), bits(full({n * 1000}, W * n + W * (W - 1) / 2)));
@@ -92,7 +94,7 @@ TEST_P(Messages, subgroups_number_their_ranks_anew) {
     EXPECT_EQ(some != nullptr, g.rank() % 2 == 0);
     if (some) {
       EXPECT_EQ(some->rank(), g.rank() / 2);
-      const Tensor x = full({4}, g.rank());
+      const Tensor x = full({4}, g.rank(), on(g));
       some->all_reduce(x)->wait();
       const int n = some->size();
       EXPECT_EQ(x.to_vector<double>(), std::vector<double>(4, n * (n - 1.0)));
@@ -100,7 +102,7 @@ TEST_P(Messages, subgroups_number_their_ranks_anew) {
     const auto back = g.subgroup(reversed), again = g.subgroup(reversed);
     EXPECT_EQ(back->rank(), g.size() - 1 - g.rank());
     EXPECT_NE(again->name(), back->name());
-    const Tensor x = full({1}, g.rank());
+    const Tensor x = full({1}, g.rank(), on(g));
     back->broadcast(x, 0)->wait();
     EXPECT_EQ(x.item(), g.size() - 1);
     again->barrier()->wait();
@@ -110,9 +112,9 @@ TEST_P(Messages, subgroups_number_their_ranks_anew) {
 TEST_P(Messages, groups_may_be_made_and_left_at_once) {
   for (int round = 0; round < 5; ++round) {
     run([&](ProcessGroup& g) {
-      const Tensor x = full({60000}, 1.0);
+      const Tensor x = full({60000}, 1.0, on(g));
       g.all_reduce(x)->wait();
-      EXPECT_EQ(x.data<float>()[59999], static_cast<float>(g.size()));
+      EXPECT_EQ(x.to_vector<float>()[59999], static_cast<float>(g.size()));
       if (g.rank() == round % g.size()) std::this_thread::sleep_for(Millis(5));
     });
   }

@@ -86,7 +86,7 @@ TEST_P(StoreTest, a_wait_ends_at_its_limit_and_names_the_keys) {
   a->set("x", "");
   const std::vector<std::string> keys{"x", "y", "z"};
   EXPECT_THROWS_WITH(b->wait(keys, Millis(60)), TimeoutError, "nobody set \"y\", \"z\" within");
-  EXPECT_LT(Clock::now() - start, Millis(2000));
+  EXPECT_LT(Clock::now() - start, Millis(20000));
 }
 
 TEST_P(StoreTest, prefixes_keep_groups_apart) {
@@ -172,7 +172,7 @@ TEST(TcpStore, an_unreachable_master_is_named) {
 
 TEST(TcpStore, something_else_on_the_port_is_noticed) {
   Socket other = Socket::listen(0);
-  EXPECT_THROWS_WITH(TcpStore({.port = other.port(), .timeout = Millis(100)}), DistError,
+  EXPECT_THROWS_WITH(TcpStore({.port = other.port(), .timeout = Millis(500)}), DistError,
                      "is no tarn store");
 }
 

@@ -1,10 +1,9 @@
-// dist_tools.h - ranks for tests: threads over the local transport or over Gloo.
+// dist_tools.h - ranks for tests: threads over the local transport, over Gloo, or on GPUs of their
+// own over NCCL.
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -12,49 +11,44 @@
 
 #include <gtest/gtest.h>
 
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/dist/gloo_group.h"
 #include "tarn/dist/host_channel.h"
 #include "tarn/dist/local_group.h"
+#include "tarn/dist/nccl_group.h"
 #include "tarn/dist/store.h"
 
 namespace tarn::dist::test {
 
-using Body = std::function<void(ProcessGroup&)>;
+using Body = RankBody;
 
 inline GroupOptions quick(Millis timeout = Millis(20000)) {
   return {.name = "world", .timeout = timeout, .start_timeout = timeout};
 }
 
-/// As run_local, but over Gloo's sockets or the memory of one host.
+/// As run_local, but over Gloo's sockets, the memory of one host, or NCCL ("nccl-blocking": waits
+/// keep the host); there, rank r is on cuda:r, and CPU tensors are local.
 inline void run_met(const std::string& transport, int size, const Body& body,
                     const GroupOptions& options) {
   const auto store = std::make_shared<MemoryStore>();
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      std::shared_ptr<ProcessGroup> group;
-      try {
-        group = transport == "gloo" ? make_gloo_group(store, r, size, {.group = options})
-                                    : make_host_group(store, r, size, options);
-        body(*group);
-      } catch (const std::exception& error) {
-        {
-          std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        if (group) group->abort(error.what());
-      }
-    });
-  }
-  for (auto& t : threads) t.join();
-  if (first) std::rethrow_exception(first);
+  GroupOptions cpu = options;
+  cpu.name += " cpu";
+  auto local = make_local_groups(size, cpu);
+  const auto make = [&](int r) -> std::shared_ptr<ProcessGroup> {
+    if (transport == "gloo") return make_gloo_group(store, r, size, {.group = options});
+    if (transport == "host") return make_host_group(store, r, size, options);
+    return make_nccl_group(store, r, size,
+                           {.group = options,
+                            .device = Device(DeviceType::kCUDA, r),
+                            .cpu = std::move(local[static_cast<size_t>(r)]),
+                            .blocking_wait = transport == "nccl-blocking"});
+  };
+  run_threads(size, make, body);
 }
 
-/// Runs body on `size` ranks of "local", "host" or "gloo".
+/// Runs body on `size` ranks of "local", "host", "gloo" or "nccl".
 inline void run_ranks(const std::string& transport, int size, const Body& body,
                       const GroupOptions& options = quick()) {
   if (transport == "local") {
@@ -64,12 +58,30 @@ inline void run_ranks(const std::string& transport, int size, const Body& body,
   }
 }
 
+/// Where the tensors of a rank of the world are.
+inline Device device_of(const ProcessGroup& g) {
+  const bool gpu = std::string(g.transport()) == "nccl";
+  return gpu ? Device(DeviceType::kCUDA, g.rank()) : kCPU;
+}
+inline TensorOptions on(const ProcessGroup& g, DType dtype = DType::kF32) {
+  return {.dtype = dtype, .device = device_of(g)};
+}
+
+/// Why this build and machine cannot run `size` ranks over `transport`; "" if they can.
+inline std::string why_not(const std::string& transport, int size) {
+  if (transport == "gloo" && !gloo_available()) return "built without Gloo";
+  if (!transport.starts_with("nccl")) return "";
+  const std::string why = why_no_nccl();
+  if (!why.empty()) return why;
+  return backend(DeviceType::kCUDA).device_count() < size ? "too few GPUs (TARN_EMU_DEVICES)" : "";
+}
+
 /// What each rank throws, "" for none.
 inline std::vector<std::string> errors_of(const std::string& transport, int size, const Body& body,
                                           const GroupOptions& options = quick()) {
   std::vector<std::string> errors(static_cast<size_t>(size));
   run_ranks(
-      transport, size,
+      transport == "nccl" ? "nccl-blocking" : transport, size,
       [&](ProcessGroup& group) {
         try {
           body(group);
@@ -83,7 +95,7 @@ inline std::vector<std::string> errors_of(const std::string& transport, int size
 
 /// The bytes of a tensor, row-major: equal means equal bit for bit.
 inline std::string bits(const Tensor& x) {
-  const Tensor dense = raw::contiguous(x);
+  const Tensor dense = raw::contiguous(raw::to(x, kCPU));
   return {static_cast<const char*>(dense.data()),
           static_cast<size_t>(dense.numel() * item_size(dense.dtype()))};
 }
@@ -92,7 +104,8 @@ inline std::string bits(const Tensor& x) {
 class OnRanks : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   void SetUp() override {
-    if (transport() == "gloo" && !gloo_available()) GTEST_SKIP() << "built without Gloo";
+    const std::string why = why_not(transport(), size());
+    if (!why.empty()) GTEST_SKIP() << why;
   }
   std::string transport() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
@@ -103,7 +116,7 @@ inline std::string ranks_name(const testing::TestParamInfo<std::tuple<std::strin
 }
 
 /// Small whole numbers that differ between ranks and elements, exact in every dtype.
-inline Tensor values_of(int rank, const Shape& sizes, DType dtype) {
+inline Tensor values_of(int rank, const Shape& sizes, DType dtype, Device device = kCPU) {
   Tensor x = empty(sizes, {.dtype = dtype});
   visit_dtype(dtype, [&]<class T>(TypeTag<T>) {
     T* data = x.data<T>();
@@ -112,7 +125,7 @@ inline Tensor values_of(int rank, const Shape& sizes, DType dtype) {
       data[i] = std::is_same_v<T, bool> ? static_cast<T>(v > 1) : static_cast<T>(v + 1);
     }
   });
-  return x;
+  return raw::to(x, device);
 }
 
 }  // namespace tarn::dist::test

@@ -1,4 +1,5 @@
 // nn_module_test.cpp - registration by declaration, state, modes, hooks.
+#include <cmath>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -225,6 +226,33 @@ TEST(ModuleTest, anomaly_mode_names_the_module_that_made_the_operation) {
   x.set_requires_grad();
   const Tensor loss = model(x);
   EXPECT_MESSAGE(AutogradError, loss.backward(), "the backward of sqrt in block.bad gave inf");
+}
+
+// Lists of layers are not called themselves, and batch norm is called by another name.
+class Stack : public Module {
+ public:
+  struct Layer : Module {
+    Linear fc{this, "fc", {.in = 2, .out = 2}};
+    BatchNorm1d bn{this, "bn", {.features = 2}};
+    Tensor forward(const Tensor& x) override { return bn.relu(fc(x)); }
+  };
+  ModuleList<Layer> layers{this, "layers"};
+  Stack() {
+    for (int i = 0; i < 2; ++i) layers.add<Layer>();
+  }
+  Tensor forward(const Tensor& x) override { return layers[1](layers[0](x)); }
+};
+
+TEST(ModuleTest, anomaly_mode_gives_the_whole_path_of_a_module_in_a_list) {
+  const AnomalyGuard anomaly({.forward = true});
+  Stack model;
+  EXPECT_EQ(model.layers[1].bn.path(), "layers.1.bn");
+  EXPECT_EQ(model.path(), "");
+  const Tensor x = tensor({1, 2, 3, 4}, {2, 2});
+  EXPECT_NO_THROW(model(x));
+  model.layers[1].bn.weight.detach().fill_(NAN);
+  EXPECT_MESSAGE(AutogradError, model(x),
+                 " in layers.1.bn gave nan, first at index [0, 0] of [2, 2]");
 }
 
 TEST(SequentialTest, numbers_and_runs_its_modules) {

@@ -135,6 +135,114 @@ void add_batch_norm(Table& table) {
   table.add(row);
 }
 
+// Rows of the last dimension, with weight and bias if there are any.
+Host layer_normalised(const std::vector<Host>& in) {
+  const Shape s = in[0].sizes;
+  const auto row = [s](const Shape& at) {
+    int64_t row = 0;
+    for (int d = 0; d + 1 < s.dim(); ++d) row = row * s[d] + at[d];
+    return row;
+  };
+  return normalised(in, row, [](const Shape& at) { return at.back(); });
+}
+
+Host rms_normalised(const std::vector<Host>& in) {
+  Host out = in[0];
+  const int64_t d = out.sizes.back();
+  for (int64_t r = 0; d > 0 && r < out.numel() / d; ++r) {
+    double squares = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      const double x = in[0].v[static_cast<size_t>(r * d + i)];
+      squares += x * x / static_cast<double>(d);
+    }
+    for (int64_t i = 0; i < d; ++i) {
+      double& y = out.v[static_cast<size_t>(r * d + i)];
+      y /= std::sqrt(squares + kEps);
+      if (in.size() > 1) y *= in[1].v[static_cast<size_t>(i)];
+    }
+  }
+  return out;
+}
+
+// {x + residual, the norm of that}; in: x, residual, weights.
+Reference of_sum(Host (*norm)(const std::vector<Host>&)) {
+  return [norm](const std::vector<Host>& in) {
+    std::vector<Host> rest{in[0]};
+    for (size_t i = 0; i < in[0].v.size(); ++i) rest[0].v[i] += in[1].v[i];
+    const Host sum = rest[0];
+    rest.insert(rest.end(), in.begin() + 2, in.end());
+    return std::vector<Host>{sum, norm(rest)};
+  };
+}
+
+void tune_sum(Row& row) {
+  tune(row);
+  row.ulps_half = 6;  // the sum is rounded before it is normalised, the reference's is not
+}
+
+void add_norms_of_sums(Table& table) {
+  Row row{.name = "add_layer_norm",
+          .fn =
+              [](const List& in) {
+                const bool affine = in.size() > 2;
+                const AddNormResult r =
+                    add_layer_norm(in[0], in[1], {in[0].size(-1)}, affine ? in[2] : Tensor(),
+                                   affine ? in[3] : Tensor());
+                return List{r.sum, r.y};
+              },
+          .cases = {{{.sizes = {3, 4}}, {.sizes = {3, 4}}, {.sizes = {4}}, {.sizes = {4}}},
+                    {{.sizes = {2, 3, 5}}, {.sizes = {2, 3, 5}}}},
+          .reference = of_sum(layer_normalised),
+          .empty = {{{.sizes = {0, 4}}, {.sizes = {0, 4}}, {.sizes = {4}}, {.sizes = {4}}}}};
+  row.large = {{{.sizes = {130, 257}}, {.sizes = {130, 257}}, {.sizes = {257}}, {.sizes = {257}}},
+               {{.sizes = {70, 1100}}, {.sizes = {70, 1100}}}};
+  row.errors = {{"residual",
+                 [] {
+                   add_layer_norm(zeros({2, 3}), zeros({3}), {3});
+                 },
+                 "add_layer_norm: residual must have x's sizes; got x=[2, 3] f32 cpu, "
+                 "residual=[3] f32 cpu"},
+                {"dtypes",
+                 [] {
+                   add_layer_norm(zeros({2, 3}), zeros({2, 3}, {.dtype = DType::kF64}), {3});
+                 },
+                 "add_layer_norm: residual must have x's dtype; got x=[2, 3] f32 cpu, "
+                 "residual=[2, 3] f64 cpu"},
+                {"weight",
+                 [] {
+                   add_layer_norm(zeros({2, 3}), zeros({2, 3}), {3}, zeros({2}));
+                 },
+                 "add_layer_norm: weight must have the normalized sizes [3]; got weight=[2]"}};
+  tune_sum(row);
+  table.add(row);
+  row = {.name = "add_rms_norm",
+         .fn =
+             [](const List& in) {
+               const AddNormResult r =
+                   add_rms_norm(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), kEps);
+               return List{r.sum, r.y};
+             },
+         .cases = {{{.sizes = {3, 4}}, {.sizes = {3, 4}}, {.sizes = {4}}},
+                   {{.sizes = {2, 3, 5}}, {.sizes = {2, 3, 5}}}},
+         .reference = of_sum(rms_normalised),
+         .empty = {{{.sizes = {0, 4}}, {.sizes = {0, 4}}, {.sizes = {4}}}}};
+  row.large = {{{.sizes = {130, 257}}, {.sizes = {130, 257}}, {.sizes = {257}}}};
+  row.errors = {{"residual",
+                 [] {
+                   add_rms_norm(zeros({2, 3}), zeros({2, 4}));
+                 },
+                 "add_rms_norm: residual must have x's sizes; got x=[2, 3] f32 cpu, "
+                 "residual=[2, 4] f32 cpu"},
+                {"weight",
+                 [] {
+                   add_rms_norm(zeros({2, 3}), zeros({2, 3}), zeros({2}));
+                 },
+                 "add_rms_norm: weight must be [D] for x [..., D]; got x=[2, 3] f32 cpu"}};
+  tune_sum(row);
+  row.nonfinite = false;
+  table.add(row);
+}
+
 void add_row_norms(Table& table) {
   Row row{.name = "layer_norm",
           .fn = call([](const List& in) {
@@ -144,17 +252,7 @@ void add_row_norms(Table& table) {
           .cases = {{{.sizes = {3, 4}}, {.sizes = {4}}, {.sizes = {4}}},
                     {{.sizes = {2, 3, 2, 4}}, {.sizes = {4}}, {.sizes = {4}}},
                     {{.sizes = {2, 5}}}},
-          .reference = one([](const std::vector<Host>& in) {
-            const Shape s = in[0].sizes;
-            return normalised(
-                in,
-                [s](const Shape& at) {
-                  int64_t row = 0;
-                  for (int d = 0; d + 1 < s.dim(); ++d) row = row * s[d] + at[d];
-                  return row;
-                },
-                [](const Shape& at) { return at.back(); });
-          }),
+          .reference = one(layer_normalised),
           .empty = {{{.sizes = {0, 4}}, {.sizes = {4}}, {.sizes = {4}}}}};
   row.large = {{{.sizes = {130, 257}}, {.sizes = {257}}, {.sizes = {257}}}};
   row.errors = {
@@ -175,23 +273,9 @@ void add_row_norms(Table& table) {
            return rms_norm(in[0], in.size() > 1 ? in[1] : Tensor(), kEps);
          }),
          .cases = {{{.sizes = {3, 4}}, {.sizes = {4}}}, {{.sizes = {2, 3, 5}}}},
-         .reference = one([](const std::vector<Host>& in) {
-           Host out = in[0];
-           const int64_t d = out.sizes.back();
-           for (int64_t r = 0; r < out.numel() / d; ++r) {
-             double squares = 0;
-             for (int64_t i = 0; i < d; ++i) {
-               const double x = in[0].v[static_cast<size_t>(r * d + i)];
-               squares += x * x / static_cast<double>(d);
-             }
-             for (int64_t i = 0; i < d; ++i) {
-               double& y = out.v[static_cast<size_t>(r * d + i)];
-               y /= std::sqrt(squares + kEps);
-               if (in.size() > 1) y *= in[1].v[static_cast<size_t>(i)];
-             }
-           }
-           return out;
-         })};
+         .reference = one(rms_normalised),
+         .empty = {{{.sizes = {0, 4}}, {.sizes = {4}}}, {{.sizes = {3, 0}}, {.sizes = {0}}}}};
+  row.large = {{{.sizes = {130, 257}}, {.sizes = {257}}}, {{.sizes = {70, 1100}}}};
   row.errors = {{"weight",
                  [] {
                    rms_norm(zeros({2, 3}), zeros({2}));
@@ -205,6 +289,7 @@ void add_row_norms(Table& table) {
   tune(row);
   row.nonfinite = false;
   table.add(row);
+  add_norms_of_sums(table);
   row = {.name = "group_norm",
          .fn = call([](const List& in) { return group_norm(in[0], 2, in[1], in[2]); }),
          .cases = {{{.sizes = {2, 4, 2, 2}}, {.sizes = {4}}, {.sizes = {4}}},

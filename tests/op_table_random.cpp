@@ -50,6 +50,30 @@ void add_random_rows(Table& table) {
   row.empty = {{{.sizes = {0, 3}}}};
   row.channels_last = false;  // draws follow memory there
   table.add(row);
+  const auto drop_and_add = [](const Tensor& x, const Tensor& residual) {
+    Generator generator(kSeed);
+    return dropout_add(x, residual, 0.4, true, &generator);
+  };
+  const Reference dropped = row.reference;
+  row = {.name = "dropout_add",
+         .fn = call2(drop_and_add),
+         .cases = {{{.sizes = {3, 4}}, {.sizes = {3, 4}}}, {{.sizes = {2, 3, 5}}, {.sizes = {5}}}},
+         .reference =
+             [dropped](const std::vector<Host>& in) {
+               std::vector<Host> out = dropped({in[0]});
+               const size_t repeat = in[1].v.size();
+               for (size_t i = 0; i < out[0].v.size(); ++i) out[0].v[i] += in[1].v[i % repeat];
+               return out;
+             },
+         .empty = {{{.sizes = {0, 3}}, {.sizes = {0, 3}}}}};
+  row.large = {{{.sizes = {100, 103}}, {.sizes = {100, 103}}}};
+  row.ulps_half = 4;
+  row.channels_last = false;
+  row.errors = {{"p", [] { dropout_add(optable::zeros({2}), optable::zeros({2}), -1); },
+                 "dropout_add: p must be in [0, 1]; got -1"},
+                {"residual", [] { dropout_add(optable::zeros({2}), Tensor()); },
+                 "dropout_add: residual must be a tensor"}};
+  table.add(row);
   row = dropout_row("dropout2d", dropout2d, {{2, 3, 2, 2}});
   row.errors.push_back({"rank",
                         [] {

@@ -95,6 +95,32 @@ TEST(GradScaler, the_scale_stays_finite_in_f32) {
   EXPECT_EQ(scaler.get_scale(), 0x1p127);  // 2^128 is infinite
 }
 
+TEST(GradScaler, the_life_of_a_scale) {
+  // REPORTS C13: an overflow in the third of five steps.
+  Problem p;
+  GradScaler scaler({.growth_interval = 2});
+  Values scales;
+  for (const double gradient : {0.5, 0.5, kInf, 0.5, 0.5}) {
+    const Values before = p.values();
+    EXPECT_EQ(p.train(scaler, gradient, gradient), gradient == 0.5);
+    EXPECT_EQ(p.values() == before, gradient == kInf);
+    scales.push_back(scaler.get_scale());
+  }
+  EXPECT_EQ(scales, (Values{65536, 131072, 65536, 65536, 131072}));
+  GradScaler eager({.growth_interval = 1});
+  for (int step = 0; step < 150; ++step) EXPECT_TRUE(p.train(eager, 0, 0));
+  EXPECT_EQ(eager.get_scale(), 0x1p127);
+  // Gradients 3072, 4096 at scale 1024 are 3, 4: clipped to norm 1 after the division, not before.
+  GradScaler thousand({.init_scale = 1024});
+  p.backward(thousand, 3, 4);
+  EXPECT_EQ(p.w.grad().to_vector<double>(), (Values{3072, 4096}));
+  thousand.unscale_(p.sgd);
+  clip_grad_norm_({p.w}, 1.0);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[0], 0.6, 1e-6);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[1], 0.8, 1e-6);
+  EXPECT_THROWS_WITH(thousand.unscale_(p.sgd), ValueError, "are unscaled already");
+}
+
 TEST(GradScaler, hysteresis_forgives_and_the_floor_holds) {
   Problem p;
   GradScaler scaler({.init_scale = 8, .growth_interval = 2, .hysteresis = 2, .min_scale = 4});
@@ -122,6 +148,47 @@ TEST(GradScaler, unscaled_gradients_can_be_clipped) {
   scaler.update();
   EXPECT_NEAR(p.values()[0], 1 - 0.6, 1e-6);
   EXPECT_NEAR(p.values()[1], 2 - 0.8, 1e-6);
+}
+
+TEST(GradScaler, unscaling_and_clipping_are_one_pass_with_the_same_result) {
+  Problem p;
+  GradScaler scaler;
+  p.backward(scaler, 3, 4);
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), 5);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[0], 0.6, 1e-6);
+  EXPECT_TRUE(scaler.step(p.sgd));
+  scaler.update();
+  EXPECT_NEAR(p.values()[1], 2 - 0.8, 1e-6);
+  p.backward(scaler, 0.5, 0.25);  // within bounds: only unscaled
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), std::sqrt(0.3125));
+  EXPECT_EQ(p.w.grad().to_vector<double>(), (Values{0.5, 0.25}));
+  EXPECT_THROWS_WITH(scaler.unscale_(p.sgd), ValueError, "gradients are unscaled already");
+  EXPECT_THROWS_WITH(scaler.clip_grad_norm_(p.sgd, -1), ValueError,
+                     "clip_grad_norm_: max_norm must be at least 0; got -1");
+  EXPECT_TRUE(scaler.step(p.sgd));
+  EXPECT_THROWS_WITH(scaler.clip_grad_norm_(p.sgd, 1), ValueError,
+                     "clip_grad_norm_: this optimizer has stepped already");
+}
+
+TEST(GradScaler, an_overflow_found_while_clipping_skips_the_step) {
+  for (double bad : {kInf, std::nan("")}) {
+    Problem p;
+    GradScaler scaler;
+    p.backward(scaler, bad, 4);
+    EXPECT_FALSE(std::isfinite(scaler.clip_grad_norm_(p.sgd, 1.0)));
+    EXPECT_FALSE(scaler.step(p.sgd));
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), 32768);
+    EXPECT_EQ(p.values(), (Values{1, 2}));
+  }
+}
+
+TEST(GradScaler, disabled_it_clips_as_ever) {
+  Problem p;
+  GradScaler scaler({.enabled = false});
+  p.backward(scaler, 3, 4);
+  EXPECT_DOUBLE_EQ(scaler.clip_grad_norm_(p.sgd, 1.0), 5);
+  EXPECT_NEAR(p.w.grad().to_vector<double>()[1], 0.8, 1e-6);
 }
 
 TEST(GradScaler, an_overflow_found_by_unscale_skips_the_step_after_clipping) {

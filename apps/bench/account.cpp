@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tarn/core/kernel_work.h"
 #include "tarn/core/kernels.h"
 
 namespace tarn::bench {
@@ -42,21 +43,6 @@ double lists_of(const T&... lists) {
   return (sizes_of(std::span<const Tensor>(lists)) + ...);
 }
 
-// An operand that is broadcast is read once, not once per element.
-double plan_bytes(const ElementwisePlan& plan) {
-  double total = 0;
-  for (int i = 0; i < plan.operands; ++i) {
-    bool repeated = false;  // an absent operand repeats another one's memory
-    for (int j = 1; j < i; ++j) repeated |= plan.data[j] == plan.data[i];
-    if (repeated) continue;
-    double n = 1;
-    for (int d = 0; d < plan.ndim; ++d) {
-      if (plan.strides[i][d] != 0) n *= static_cast<double>(plan.sizes[d]);
-    }
-    total += n * static_cast<double>(item_size(plan.dtype[i]));
-  }
-  return total;
-}
 double plan_count(const ElementwisePlan& plan) {
   return static_cast<double>(plan.numel);
 }
@@ -71,10 +57,6 @@ Counted elementwise(const ElementwisePlan& plan, double flops_each) {
 }
 Counted moved(const Tensor& out, double bytes, double flops = 0) {
   return {out.dtype(), {.bytes = bytes, .flops = flops}};
-}
-
-double conv_flops(const Tensor& weight, const Tensor& y) {
-  return 2 * count_of(y) * count_of(weight) / static_cast<double>(weight.size(0));
 }
 
 // relu and residual fused into batch norm: each would read and write the result once more, the
@@ -182,12 +164,13 @@ void count_norms(KernelTable& table) {
     return batch_norm(gx.defined() ? gx : gy, inputs + sizes_of(gx, gw, gb, gresidual), relu,
                       false);
   });
-  TARN_COUNT(norm.layer_norm, [](T x, T w, T b, double, T y, T mean, T rstd, Stream) {
-    return moved(x, sizes_of(x, w, b, y, mean, rstd), 8 * count_of(x));
-  });
+  TARN_COUNT(norm.layer_norm,
+             [](T x, T residual, T w, T b, double, T sum, T y, T mean, T rstd, Stream) {
+               return moved(x, sizes_of(x, residual, w, b, sum, y, mean, rstd), 8 * count_of(x));
+             });
   TARN_COUNT(norm.layer_norm_backward,
-             [](T gy, T x, T w, T mean, T rstd, T gx, T gw, T gb, Stream) {
-               return moved(x, sizes_of(gy, x, w, mean, rstd, gx, gw, gb), 12 * count_of(x));
+             [](T gy, T gsum, T x, T w, T mean, T rstd, T gx, T gw, T gb, Stream) {
+               return moved(x, sizes_of(gy, gsum, x, w, mean, rstd, gx, gw, gb), 12 * count_of(x));
              });
 }
 
@@ -268,9 +251,9 @@ void count_random(KernelTable& table) {
     return moved(out, size_of(out), 20 * count_of(out));
   });
   // The mask is never stored: unfused, it would be written here and read again in backward.
-  TARN_COUNT(random.dropout, [](PhiloxState, double, T x, T y, Stream) {
-    Counted c = moved(y, sizes_of(x, y), 20 * count_of(y));
-    c.cost.saved_calls = 1;
+  TARN_COUNT(random.dropout, [](PhiloxState, double, T x, T residual, T y, Stream) {
+    Counted c = moved(y, sizes_of(x, residual, y), 20 * count_of(y));
+    c.cost.saved_calls = 1 + residual.defined();
     c.cost.saved_bytes = 2 * count_of(y);
     return c;
   });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tarn/apps/bench/timing.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/views.h"
 
@@ -45,7 +46,7 @@ std::vector<Kind> kinds(int size) {
 }
 
 void check(const Kind& kind, const dist::ProcessGroup& g, const Tensor& large, const Tensor& part) {
-  const Tensor& out = kind.result_in_part ? part : large;
+  const Tensor out = (kind.result_in_part ? part : large).to(kCPU);
   const double wanted = kind.result(g.rank(), g.size());
   const float* data = out.data<float>();
   const int64_t n = out.numel(), each = std::max<int64_t>(1, n / g.size());
@@ -67,8 +68,10 @@ CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes)
   const int64_t W = g.size();
   int64_t n = std::max<int64_t>(1, bytes / 4);
   if (kind.whole) n = std::max<int64_t>(1, n / W) * W;
-  const Tensor large = full({n}, g.rank() + 1.0);
-  const Tensor part = full({std::max<int64_t>(1, n / W)}, g.rank() + 1.0);
+  const bool nccl = std::string(g.transport()) == "nccl";
+  const Device device = nccl ? Device(DeviceType::kCUDA, g.rank()) : kCPU;
+  const Tensor large = full({n}, g.rank() + 1.0, {.device = device});
+  const Tensor part = full({std::max<int64_t>(1, n / W)}, g.rank() + 1.0, {.device = device});
   kind.call(g, large, part)->wait();
   check(kind, g, large, part);
   const int loops =
@@ -78,6 +81,7 @@ CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes)
     g.barrier()->wait();
     const double start = now_s();
     for (int i = 0; i < loops; ++i) kind.call(g, large, part)->wait();
+    synchronize(device);  // waits for a GPU do not keep the host
     times.push_back(slowest(g, (now_s() - start) / loops));
   }
   CollectiveResult r{.name = kind.name, .bytes = n * 4, .seconds = median(times)};

@@ -1,12 +1,16 @@
 // main.cpp - tarn-bench: measures training steps and single operators beside the machine's limits.
 //
 //   tarn-bench train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --json
+//   tarn-bench dist --model gpt --batch 12
+//   tarn-bench generate --model gpt2
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
 #include <cstdio>
 #include <iostream>
 
 #include "tarn/apps/bench/collectives.h"
+#include "tarn/apps/bench/dist.h"
+#include "tarn/apps/bench/generate.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -18,6 +22,7 @@
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/local_group.h"
+#include "tarn/dist/nccl_group.h"
 
 namespace {
 
@@ -42,6 +47,8 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
                      .add("ranks", ranks.size())
                      .add("comm_s", r.comm_s)
                      .add("exposed_s", r.exposed_s)
+                     .add("first_mib", r.first_mib)
+                     .add("other_mib", r.other_mib)
                      .add("threads", settings.threads)
                      .add("dtype", settings.dtype)
                      .text()
@@ -50,9 +57,18 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
     std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
                 static_cast<long long>(settings.threads), settings.dtype.c_str());
+    if (settings.replicas > 0) {
+      std::printf("%lld replicas: parameters and gradients %.3f ms/step on their way\n",
+                  static_cast<long long>(settings.replicas), r.comm_s * 1e3);
+    }
     if (ranks.size() > 1) {
-      std::printf("%d ranks: gradients %.3f ms/step in the transport, %.0f %% hidden\n",
-                  ranks.size(), r.comm_s * 1e3, 100 * (1 - r.exposed_s / r.comm_s));
+      std::printf("%d ranks: gradients %.3f ms/step in the transport", ranks.size(),
+                  r.comm_s * 1e3);
+      // On a GPU the host does not wait for them, so cannot say how long the GPU did.
+      if (Device(settings.device).is_cpu()) {
+        std::printf(", %.0f %% hidden", 100 * (1 - r.exposed_s / r.comm_s));
+      }
+      std::printf("\n");
     }
   }
   return 0;
@@ -86,12 +102,21 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
 
 // Under a launcher its ranks; else threads of this process.
 int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks& ranks,
-                    int64_t local_ranks, bool json) {
+                    int local_ranks, const std::string& transport, bool json) {
+  const auto body = [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); };
   if (ranks.group()) {
-    print_collectives(*ranks.group(), settings, json);
+    body(*ranks.group());
+  } else if (transport == "nccl") {
+    const auto store = std::make_shared<dist::MemoryStore>();
+    auto cpu = dist::make_local_groups(local_ranks, {.name = "world cpu"});
+    const auto make = [&](int r) {
+      return dist::make_nccl_group(
+          store, r, local_ranks,
+          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
+    };
+    dist::run_threads(local_ranks, make, body);
   } else {
-    dist::run_local(static_cast<int>(local_ranks),
-                    [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
+    dist::run_local(local_ranks, body);
   }
   return 0;
 }
@@ -128,6 +153,26 @@ int run_ops(const std::string& filter, const std::string& dtype, Device device, 
   return 0;
 }
 
+int run_generate(const bench::GenerateSettings& settings, bool json) {
+  const bench::GenerateResult r = bench::bench_generate(settings);
+  if (json) {
+    std::cout << apps::JsonObject()
+                     .add("name", settings.model)
+                     .add("tokens_per_s", r.tokens_per_s)
+                     .add("limit", r.limit)
+                     .add("read_gbps", r.read_gbps)
+                     .text()
+              << "\n";
+  } else {
+    std::printf(
+        "%s: %.1f tokens/s, batch 1; %.0f %% of the %.1f that reading the weights at %.1f GB/s "
+        "allows\n",
+        settings.model.c_str(), r.tokens_per_s, 100 * r.tokens_per_s / r.limit, r.limit,
+        r.read_gbps);
+  }
+  return 0;
+}
+
 void run_roofline(const bench::RooflineSettings& settings) {
   bench::print_roofline(bench::account_step(settings), settings);
 }
@@ -136,23 +181,36 @@ int run(int argc, char** argv) {
   std::string command = "train", filter, machine = "h200", ptxas;
   bool tf32 = false;
   bench::TrainSettings s;
+  bench::DistSettings d;
   bench::CollectiveSettings c;
+  bench::GenerateSettings g;
   int64_t local_ranks = 2;
   bool json = false;
+  std::string transport = "auto";
   apps::Options options(
       "tarn-bench",
-      "Measures training steps (train), operators (ops) and collectives; accounts "
-      "for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, ops, collectives or roofline")
-      .choices({"train", "ops", "collectives", "roofline"})
+      "Measures training steps (train; dist: alone, with DataParallel, with DDP), text generation "
+      "(generate), operators (ops) and collectives; accounts for a step on a GPU (roofline).");
+  options.positional("COMMAND", &command, "train, dist, generate, ops, collectives or roofline")
+      .choices({"train", "dist", "generate", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
-  options.add("--model", &s.model, "the network").choices({"resnet18", "resnet50", "mlp"});
+  options.add("--model", &s.model, "the network")
+      .choices({"resnet18", "resnet50", "mlp", "gpt", "gpt2"});
   options.add("--stem", &s.stem, "of a ResNet").choices({"cifar", "imagenet"});
   options.add("--input", &s.input, "CxHxW of one image").value_name("CxHxW");
-  options.add("--batch", &s.batch, "images per step").at_least(1);
+  options.add("--batch", &s.batch, "images or texts per step").at_least(1);
+  options.add("--block", &s.block, "tokens per text").at_least(1);
   options.add("--steps", &s.steps, "timed steps; 0: by model").at_least(0);
   options.add("--profile", &s.profile, "print the time spent per operation afterwards");
+  options
+      .add("--replicas", &s.replicas,
+           "DataParallel over so many GPUs, or threads of the cpu; 0: without")
+      .range(0, 64);
+  options.group("dist (with the flags of train, and --transport)");
+  options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
+  options.group("generate (with --model gpt or gpt2)");
+  options.add("--tokens", &g.tokens, "how many").at_least(4);
   options.group("ops");
   options.add("--filter", &filter, "only operators (or collectives) whose name contains this");
   options.group("collectives");
@@ -165,18 +223,33 @@ int run(int argc, char** argv) {
   options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
       .value_name("FILE");
   options.group("All");
+  options
+      .add("--transport", &transport, "between ranks; nccl: each on a GPU of its own (threads too)")
+      .choices({"auto", "host", "gloo", "nccl"});
   options.add("--tf32", &tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
   options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
-  const apps::Ranks ranks = apps::Ranks::join({});
+  const apps::Ranks ranks = apps::Ranks::join({.transport = transport}, s.device);
   if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(tf32);
   c.filter = filter;
-  if (command == "collectives") return run_collectives(c, ranks, local_ranks, json);
+  if (command == "dist") {
+    d.train = s;
+    d.transport = transport;
+    return bench::bench_dist(d, json);
+  }
+  if (command == "collectives") {
+    return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, json);
+  }
+  if (command == "generate") {
+    if (options.given("--model")) g.model = s.model;
+    g.device = s.device;
+    return run_generate(g, json);
+  }
   if (command == "roofline") {
     if (ptxas.empty()) {
       run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});

@@ -35,10 +35,12 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="time full training steps")
-    train.add_argument("--model", choices=["resnet18", "resnet50", "mlp"], default="resnet18")
+    train.add_argument("--model", choices=["resnet18", "resnet50", "mlp", "gpt", "gpt2"],
+                       default="resnet18")
     train.add_argument("--stem", choices=["cifar", "imagenet"], default="cifar")
-    train.add_argument("--input", default="3x32x32", help="CxHxW (not used by mlp)")
+    train.add_argument("--input", default="3x32x32", help="CxHxW (ResNets)")
     train.add_argument("--batch", type=int, default=64)
+    train.add_argument("--block", type=int, default=256, help="tokens per text (GPTs)")
     train.add_argument("--steps", type=int, default=0, help="timed steps (default: by model)")
     ops = commands.add_parser("ops", help="time single operators")
     ops.add_argument("--filter", default="", help="only operators whose name contains this")
@@ -87,10 +89,59 @@ def import_torch():
     return torch, torchvision
 
 
+def make_gpt(torch, vocab, block, layers, heads, size):
+    """GPT-2 as tarn's nn/models/gpt.h: pre-norm blocks, tanh GELU, tied embedding, no dropout."""
+    nn, functional = torch.nn, torch.nn.functional
+    mask = torch.full((block, block), float("-inf")).triu(1)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(size), nn.LayerNorm(size)
+            self.c_attn, self.proj = nn.Linear(size, 3 * size), nn.Linear(size, size)
+            self.c_fc, self.c_proj = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+        def attend(self, x):
+            b, t, _ = x.shape
+            q, k, v = (y.view(b, t, heads, -1).transpose(1, 2).reshape(b * heads, t, -1)
+                       for y in self.c_attn(x).split(size, dim=2))
+            # One pass fewer than a product, a scale and a masked_fill.
+            scores = torch.baddbmm(mask[:t, :t].to(q.dtype), q, k.transpose(1, 2),
+                                   alpha=q.shape[-1] ** -0.5)
+            y = torch.bmm(scores.softmax(-1), v)
+            return self.proj(y.view(b, heads, t, -1).transpose(1, 2).reshape(b, t, size))
+
+        def forward(self, x):
+            x = x + self.attend(self.ln_1(x))
+            return x + self.c_proj(functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(vocab, size), nn.Embedding(block, size)
+            self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
+            self.ln_f = nn.LayerNorm(size)
+            for p in self.parameters():
+                if p.dim() == 2:
+                    nn.init.normal_(p, std=0.02)
+
+        def forward(self, tokens):
+            x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
+            return functional.linear(self.ln_f(self.blocks(x)), self.wte.weight).view(-1, vocab)
+
+    return Gpt()
+
+
 def build_net(torch, torchvision, args):
     """Returns the network, one fixed batch (x, y) and the name of the step."""
     torch.manual_seed(0)
     nn = torch.nn
+    if args.model.startswith("gpt"):
+        vocab = 65 if args.model == "gpt" else 50257
+        net = (make_gpt(torch, vocab, args.block, 6, 6, 384) if args.model == "gpt" else
+               make_gpt(torch, vocab, 1024, 12, 12, 768))
+        x, y = (torch.randint(vocab, (args.batch, args.block)) for _ in range(2))
+        return net.train(), x, y.view(-1), f"{args.model}-b{args.batch}x{args.block}"
     if args.model == "mlp":
         net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
         x, classes, name = torch.randn(args.batch, 32), 10, f"mlp-32-64-10-b{args.batch}"
@@ -118,7 +169,10 @@ def bench_train(torch, torchvision, args):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
         torch.backends.cudnn.benchmark = True
     momentum = 0.0 if args.model == "mlp" else 0.9
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=momentum, foreach=False)
+    if args.model.startswith("gpt"):
+        optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=momentum, foreach=False)
     half = args.dtype == "bfloat16"
 
     def step():

@@ -48,6 +48,8 @@ const Machine& find_machine(const std::string& name) {
 
 Roofline account_step(const RooflineSettings& s) {
   const Machine& machine = find_machine(s.machine);
+  TARN_CHECK_AS(ValueError, !s.model.starts_with("gpt"),
+                "roofline: accounts for resnet18, resnet50 and mlp; got ", s.model);
   DryRun dry;
   TrainWork work =
       make_work({.model = s.model, .stem = s.stem, .input = s.input, .batch = s.batch});
@@ -61,7 +63,7 @@ Roofline account_step(const RooflineSettings& s) {
   for (int pass = 0; pass < 2; ++pass) {  // the first makes the momentum buffers
     dry.reset();
     sgd.zero_grad();
-    cross_entropy((*work.net)(work.x), work.y).backward();
+    class_loss(*work.net, work.x, work.y).backward();
     sgd.step();
   }
   for (const auto& [key, cost] : dry.account()) {

@@ -1,17 +1,13 @@
 // device_choice.cpp - what --device means in every program.
 #include "tarn/apps/common/device_choice.h"
 
-#include "tarn/core/backend.h"
 #include "tarn/core/error.h"
 
 namespace tarn::apps {
-namespace {
 
 bool is_emulated(const DeviceInfo& info) {
   return info.name.find("emulated") != std::string::npos;
 }
-
-}  // namespace
 
 Device choose_device(const std::string& text, std::ostream& say) {
   if (text != "auto") {

@@ -4,7 +4,7 @@
 #include <ostream>
 #include <string>
 
-#include "tarn/core/device.h"
+#include "tarn/core/backend.h"
 
 namespace tarn::apps {
 
@@ -12,6 +12,9 @@ namespace tarn::apps {
 /// or the CPU, after a line on `say` with the reason if this build is made for GPUs. An emulated
 /// GPU is chosen by name only.
 Device choose_device(const std::string& text, std::ostream& say);
+
+/// True for a GPU of cuda/emu.
+bool is_emulated(const DeviceInfo& info);
 
 /// "cpu (Intel ...)", "cuda:0 (NVIDIA H200)", for the line a program starts with.
 std::string device_title(Device device);

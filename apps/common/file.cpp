@@ -68,4 +68,8 @@ void LineFile::append(std::string_view line) {
   if (const int error = write_all(fd_, std::string(line) + "\n")) fail("write", path_, error);
 }
 
+void LineFile::sync() {
+  fdatasync(fd_);
+}
+
 }  // namespace tarn::apps

@@ -27,6 +27,8 @@ class LineFile {
 
   /// Writes line and a line feed. Throws "cannot write PATH: ...".
   void append(std::string_view line);
+  /// What was appended survives a power cut, where the file system can.
+  void sync();
   const std::filesystem::path& path() const { return path_; }
 
  private:

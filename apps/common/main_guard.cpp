@@ -4,22 +4,41 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <new>
+#include <string>
 
 #include <signal.h>
 
+#include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/options.h"
 
 namespace tarn::apps {
 namespace {
 
+// torchrun shows what a rank leaves in this file as the reason of its end: the "traceback".
+void write_error_file(const char* message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (!path) return;
+  const JsonObject extra = JsonObject()
+                               .add("py_callstack", message)
+                               .add("timestamp", std::to_string(std::time(nullptr)));
+  std::ofstream(path) << JsonObject()
+                             .add("message",
+                                  JsonObject().add("message", message).add("extraInfo", extra))
+                             .text();
+}
+
 int fail(const char* program, const char* message, int code) {
   std::fflush(stdout);  // what was said before comes before the error
   std::cout.flush();
   std::fprintf(stderr, "%s: error: %s\n", program, message);
+  write_error_file(message);
   if (code == 2) std::fprintf(stderr, "Try '%s --help'.\n", program);
   return code;
 }

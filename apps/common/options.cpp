@@ -304,8 +304,13 @@ void Options::assign_positional(const std::string& text) {
   size_t seen = 0;
   for (Option& option : options_) {
     if (option.positional_ && seen++ == positionals_seen_) {
-      option.set(text);
-      ++positionals_seen_;
+      if (const auto* rest = std::get_if<std::vector<std::string>*>(&option.target_)) {
+        (*rest)->push_back(text);
+        option.given_ = true;
+      } else {
+        option.set(text);
+        ++positionals_seen_;
+      }
       return;
     }
   }

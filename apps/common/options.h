@@ -92,7 +92,7 @@ class Options {
   /// Adds "--name", "-n, --name" or "--alias, --name". Flags may be written --name 3, --name=3, -n
   /// 3, -n3, --name_x; a bool also as --no-name and --name false. The last of several wins.
   Option& add(std::string_view flags, Option::Target target, std::string help);
-  /// Adds an argument without a dash; they are filled in the order they were added.
+  /// Adds an argument without a dash, in this order; a vector of strings takes all that are left.
   Option& positional(std::string name, Option::Target target, std::string help);
 
   /// Reads the command line into the variables. Returns false if --help or --version was asked for

@@ -53,7 +53,10 @@ std::string Option::expected() const {
 
 // "-b, --batch-size N", "--[no-]amp", "--opt {sgd,adamw}".
 std::string Option::signature() const {
-  if (positional_) return upper(name_);
+  if (positional_) {
+    const bool rest = std::holds_alternative<std::vector<std::string>*>(target_);
+    return upper(name_) + (rest ? "..." : "");
+  }
   std::string text = short_name_ ? std::string("-") + short_name_ + ", " : "";
   for (const std::string& alias : aliases_) text += alias + ", ";
   if (is_bool()) {
@@ -105,10 +108,9 @@ std::string Options::help(int64_t width, bool color) const {
   int64_t column = 0;  // where descriptions start
   for (const Option& option : options_) {
     if (option.hidden_) continue;
-    const std::string& name = option.name_;
-    if (option.positional_)
-      usage += option.required_ ? " " + upper(name) : " [" + upper(name) + "]";
-    column = std::max(column, display_width(option.signature()) + 4);
+    const std::string signature = option.signature();
+    if (option.positional_) usage += option.required_ ? " " + signature : " [" + signature + "]";
+    column = std::max(column, display_width(signature) + 4);
   }
   column = std::min(column, std::max<int64_t>(width * 2 / 5, 16));
 

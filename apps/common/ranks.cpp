@@ -7,30 +7,103 @@
 #include <fstream>
 #include <thread>
 
+#include "tarn/apps/common/device_choice.h"
+#include "tarn/core/backend.h"
+#include "tarn/core/checkpoint_manager.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
 #include "tarn/dist/agree.h"
 #include "tarn/dist/init.h"
+#include "tarn/dist/nccl_group.h"
 
 namespace tarn::apps {
 
 void declare_rank_flags(Options& options, RankSettings& s) {
   options.group("Ranks (tarn-run, torchrun, mpirun, srun)");
   options
-      .add(
-          "--parallel", &s.parallel,
-          "ddp: a replica per rank, gradients averaged; none; auto: ddp if there are several ranks")
-      .choices({"auto", "ddp", "none"});
+      .add("--parallel", &s.parallel,
+           "ddp: a replica per rank (process), gradients averaged; dp: one process, a replica per "
+           "GPU; none; auto: ddp if there are several ranks")
+      .choices({"auto", "ddp", "dp", "none"});
   options
       .add("--dist-timeout", &s.timeout,
            "seconds a rank waits for another before it fails; five times that at the start")
       .above(0);
+  options.add("--bucket-cap-mb", &s.bucket_cap_mb, "ddp: MiB of gradients that travel together")
+      .above(0);
+  options
+      .add("--replicas", &s.replicas,
+           "dp: how many GPUs, from --device on; on the cpu, how many threads with a replica each")
+      .range(0, 64)
+      .default_text("all GPUs");
+  options
+      .add("--rebalance", &s.rebalance,
+           "every so many steps, cut the batch anew by the measured speeds of the replicas of dp "
+           "(tarn-gpt: or of the ranks); 0: in equal parts")
+      .at_least(0);
 }
 
-Ranks Ranks::join(const RankSettings& s) {
+std::vector<Device> replica_devices(const RankSettings& s, Device device) {
+  if (s.parallel != "dp") {
+    if (s.replicas == 0) return {};
+    throw UsageError("--replicas is of --parallel dp; pass both");
+  }
+  if (device.is_cpu()) {
+    if (s.replicas > 0) return std::vector<Device>(static_cast<size_t>(s.replicas), device);
+    throw UsageError(
+        "--parallel dp: the cpu is one device; pass --replicas N for N replicas in threads of it, "
+        "or start processes: tarn-run --nproc N ...");
+  }
+  const int there = backend(device.type).device_count() - device.index;
+  if (s.replicas > there) {
+    throw UsageError("--replicas " + std::to_string(s.replicas) + ": this machine has " +
+                     std::to_string(there) + (there == 1 ? " GPU" : " GPUs") + " from " +
+                     device.str() + " on");
+  }
+  std::vector<Device> devices;
+  const int count = s.replicas > 0 ? static_cast<int>(s.replicas) : there;
+  for (int i = 0; i < count; ++i) devices.emplace_back(device.type, device.index + i);
+  return devices;
+}
+
+std::string replicas_title(const std::vector<Device>& devices) {
+  std::string text = std::to_string(devices.size()) + " replicas on ";
+  for (size_t i = 0; i < devices.size(); ++i) text += (i ? ", " : "") + devices[i].str();
+  return text;
+}
+
+namespace {
+
+// An emulated GPU is chosen by name only, as in choose_device().
+bool has_real_gpu() {
+  return has_backend(DeviceType::kCUDA) && !is_emulated(backend(DeviceType::kCUDA).info(0));
+}
+
+// "cuda" is this rank's own GPU; "auto" too, where every rank can have one.
+std::string own_device(const std::string& device, const dist::Environment& e,
+                       const std::string& transport) {
+  const std::string own = Device(DeviceType::kCUDA, e.local_rank).str();
+  if (device == "cuda" || device == "cuda:0") return own;
+  if (device != "auto") return device;
+  const bool wanted = transport == "nccl" || (transport == "auto" && has_real_gpu());
+  const bool possible =
+      dist::why_no_nccl().empty() && e.local_size <= backend(DeviceType::kCUDA).device_count();
+  return wanted && possible ? own : "cpu";
+}
+
+}  // namespace
+
+Ranks Ranks::join(const RankSettings& s, std::string& device) {
   Ranks ranks;
   if (s.parallel == "none") return ranks;
   const dist::Environment e = dist::read_environment();
+  if (s.parallel == "dp") {
+    if (e.size == 1) return ranks;
+    throw UsageError("--parallel dp is one process with several devices, but " +
+                     std::to_string(e.size) +
+                     " ranks were started; pass --parallel ddp, or start "
+                     "one");
+  }
   if (e.size == 1) {
     if (s.parallel == "ddp" && e.launcher == "none") {
       throw UsageError(
@@ -43,8 +116,13 @@ Ranks Ranks::join(const RankSettings& s) {
     set_num_threads(std::max(1, cores / e.local_size));
   }
   const dist::Millis timeout(static_cast<int64_t>(s.timeout * 1000));
+  const char* variable = std::getenv("TARN_DIST_TRANSPORT");
+  const std::string transport = s.transport == "auto" && variable ? variable : s.transport;
+  device = own_device(device, e, transport);
   ranks.group_ =
-      dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout}});
+      dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout},
+                                   .transport = s.transport,
+                                   .device = Device(device)});
   return ranks;
 }
 
@@ -81,7 +159,7 @@ std::string Ranks::restarted_run() const {
   std::string folder;
   if (main() && count && std::atoi(count) > 0 && !note_path().empty()) {
     std::getline(std::ifstream(note_path()), folder);
-    if (!std::filesystem::exists(folder + "/checkpoints/last")) folder.clear();
+    if (CheckpointManager(folder + "/checkpoints").steps().empty()) folder.clear();
   }
   return from_main(folder);
 }

@@ -7,16 +7,33 @@
 #include <vector>
 
 #include "tarn/apps/common/options.h"
+#include "tarn/core/device.h"
 #include "tarn/dist/group.h"
 
 namespace tarn::apps {
 
-/// The flags of trainers that run on several ranks.
+/// The flags of trainers that run on several ranks or devices.
 struct RankSettings {
-  std::string parallel = "auto";  ///< "auto": ddp where a launcher started several ranks
-  double timeout = 60;            ///< seconds of any wait between ranks
+  std::string parallel = "auto";   ///< "auto": ddp where a launcher started several ranks
+  double timeout = 60;             ///< seconds of any wait between ranks
+  double bucket_cap_mb = 25;       ///< of ddp
+  int64_t replicas = 0;            ///< of dp; 0: one for each GPU
+  int64_t rebalance = 0;           ///< steps between new shares by speed; 0: equal shares
+  std::string transport = "auto";  ///< of dist::InitOptions
 };
 void declare_rank_flags(Options& options, RankSettings& settings);
+
+/// The devices of --parallel dp, the first of which is --device; none if it is not asked for.
+/// Throws UsageError where there are fewer than --replicas, or where it is not clear how many.
+std::vector<Device> replica_devices(const RankSettings& settings, Device device);
+/// "3 replicas on cuda:0, cuda:1, cuda:2", for the line a program starts with.
+std::string replicas_title(const std::vector<Device>& devices);
+
+/// What --lr-base-size does: --lr is meant for steps of so many items (0: for any), and grows with
+/// their number.
+inline double scaled_lr(double lr, int64_t items, int64_t base) {
+  return base > 0 ? lr * static_cast<double>(items) / static_cast<double>(base) : lr;
+}
 
 /// One rank of a run. Alone, it needs no launcher, and every agreement is its own opinion.
 class Ranks {
@@ -24,8 +41,10 @@ class Ranks {
   /// This process alone.
   Ranks() = default;
   /// What the launcher's environment says. Gives kernels this rank's share of the cores, unless
-  /// OMP_NUM_THREADS says how many. Throws UsageError where --parallel and the environment differ.
-  static Ranks join(const RankSettings& settings);
+  /// OMP_NUM_THREADS says how many. device: as --device has it; of several ranks, each gets a GPU
+  /// of its own for "cuda" (they talk over NCCL then), and for "auto" where there are enough; else
+  /// the CPU. Throws UsageError where --parallel and the environment differ.
+  static Ranks join(const RankSettings& settings, std::string& device);
 
   int rank() const { return group_ ? group_->rank() : 0; }
   int size() const { return group_ ? group_->size() : 1; }

@@ -133,11 +133,6 @@ std::filesystem::path RunDir::plot(const std::string& file) const {
   return path_ / "plots" / file;
 }
 
-std::filesystem::path RunDir::checkpoint(const std::string& name) const {
-  make_folder(path_ / "checkpoints");
-  return path_ / "checkpoints" / name;
-}
-
 void RunDir::write_config(const Options& options, int64_t threads, const JsonObject& extra) const {
   JsonObject config;
   config.add("program", options.program()).add("command", options.command_line());
@@ -154,6 +149,11 @@ void RunDir::metric(const JsonObject& record) {
 
 void RunDir::log(std::string_view line) {
   log_.append(time_text("%Y-%m-%d %H:%M:%S  ") + std::string(line));
+}
+
+void RunDir::sync() {
+  metrics_.sync();
+  log_.sync();
 }
 
 }  // namespace tarn::apps

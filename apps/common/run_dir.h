@@ -1,6 +1,6 @@
 // run_dir.h - the folder a training run writes into.
 //
-//   runs/NAME/  config.json  args.txt  metrics.jsonl  train.log  plots/  checkpoints/{last,best,..}
+//   runs/NAME/  config.json  args.txt  metrics.jsonl  train.log  plots/  checkpoints/
 //
 // A new run never writes into the folder of an old one. Files fail with their path and the reason.
 #pragma once
@@ -37,15 +37,14 @@ class RunDir {
   /// Makes base/name; if it exists, base/name-2, -3, ...
   static RunDir create(const std::filesystem::path& base, const std::string& name);
   /// For ranks that leave writing to another: metrics and log go nowhere. REQUIRES: nobody asks for
-  /// its path, plots or checkpoints.
+  /// its plots.
   static RunDir nowhere();
   /// Opens the folder of an earlier run to go on in it. Throws if there is none.
   static RunDir open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
-  /// plots/FILE, checkpoints/NAME; the folder around it is made.
+  /// plots/FILE; the folder around it is made.
   std::filesystem::path plot(const std::string& file) const;
-  std::filesystem::path checkpoint(const std::string& name) const;
 
   /// config.json: command, all flags, machine, threads, and what the caller adds; args.txt: the
   /// command line, one for each time the run was started.
@@ -54,6 +53,8 @@ class RunDir {
   void metric(const JsonObject& record);
   /// Adds a line to train.log, with the time in front.
   void log(std::string_view line);
+  /// Both survive a power cut: before a checkpoint counts on them.
+  void sync();
 
  private:
   explicit RunDir(std::filesystem::path path);

@@ -1,51 +1,40 @@
-// checkpoint.cpp - writing and reading a run's state.
+// checkpoint.cpp - the model's sizes in a checkpoint.
 #include "tarn/apps/gpt/checkpoint.h"
 
-#include <nlohmann/json.hpp>
-
-#include "tarn/apps/common/checkpoint_folder.h"
+#include "tarn/apps/common/run_checkpoints.h"
 
 namespace tarn::apps {
 namespace {
-constexpr int kFormat = 1;
+
+struct Sizes {
+  int64_t vocab = 0, block = 0, layers = 0, heads = 0, size = 0, bias = 0;
+
+  template <class F>
+  void visit(F&& f) {
+    f("vocab", vocab);
+    f("block", block);
+    f("layers", layers);
+    f("heads", heads);
+    f("size", size);
+    f("bias", bias);
+  }
+};
+
 }  // namespace
 
-void save_checkpoint(const std::filesystem::path& folder, const GptCheckpoint& c) {
-  JsonObject json;
-  json.add("format", kFormat)
-      .add("step", c.state.step)
-      .add("evaluated_step", c.state.evaluated_step)
-      .add("best_val_loss", c.state.best_val_loss)
-      .add("vocab", c.options.vocab)
-      .add("block", c.options.block)
-      .add("layers", c.options.layers)
-      .add("heads", c.options.heads)
-      .add("size", c.options.size)
-      .add("bias", c.options.bias);
-  add_random_state(json, c.state.random);
-  std::vector<std::pair<std::string, TensorDict>> dicts{{"model", c.model}, {"optim", c.optimizer}};
-  if (!c.scaler.empty()) dicts.emplace_back("scaler", c.scaler);
-  save_checkpoint_folder(folder, dicts, json);
+void store_sizes(Checkpoint& c, const nn::models::GptOptions& o) {
+  store_values(c, Sizes{o.vocab, o.block, o.layers, o.heads, o.size, o.bias});
 }
 
-GptCheckpoint load_gpt_checkpoint(const std::filesystem::path& folder) {
-  GptCheckpoint c;
-  read_checkpoint_state(folder, kFormat, [&](const nlohmann::json& j) {
-    c.state = {.step = j.at("step"),
-               .evaluated_step = j.at("evaluated_step"),
-               .best_val_loss = j.at("best_val_loss"),
-               .random = random_state(j)};
-    c.options.vocab = j.at("vocab");
-    c.options.block = j.at("block");
-    c.options.layers = j.at("layers");
-    c.options.heads = j.at("heads");
-    c.options.size = j.at("size");
-    c.options.bias = j.at("bias");
-  });
-  c.model = read_checkpoint_dict(folder, "model");
-  c.optimizer = read_checkpoint_dict(folder, "optim");
-  c.scaler = read_checkpoint_dict(folder, "scaler", true);
-  return c;
+nn::models::GptOptions restore_sizes(const Checkpoint& c) {
+  Sizes s;
+  restore_values(c, s);
+  return {.vocab = s.vocab,
+          .block = s.block,
+          .layers = s.layers,
+          .heads = s.heads,
+          .size = s.size,
+          .bias = s.bias != 0};
 }
 
 }  // namespace tarn::apps

@@ -1,13 +1,9 @@
-// checkpoint.h - all that a run of tarn-gpt needs to go on.
-//
-//   checkpoints/last/  model.safetensors  optim.safetensors  state.json
+// checkpoint.h - what a checkpoint of tarn-gpt holds besides tensors.
 #pragma once
 
-#include <filesystem>
-#include <string>
+#include <cstdint>
 
-#include "tarn/core/random.h"
-#include "tarn/core/tensor_dict.h"
+#include "tarn/core/checkpoint.h"
 #include "tarn/nn/models/gpt.h"
 
 namespace tarn::apps {
@@ -16,19 +12,20 @@ namespace tarn::apps {
 struct GptState {
   int64_t step = 0;             ///< optimizer steps so far
   int64_t evaluated_step = -1;  ///< of the last estimate
+  int64_t best_step = -1;       ///< of the best estimate
   double best_val_loss = 1e9;
-  PhiloxState random;  ///< of the default generator: dropout
+
+  template <class F>
+  void visit(F&& f) {
+    f("step", step);
+    f("evaluated_step", evaluated_step);
+    f("best_step", best_step);
+    f("best_val_loss", best_val_loss);
+  }
 };
 
-struct GptCheckpoint {
-  TensorDict model = {}, optimizer = {}, scaler = {};  ///< the scaler's may be empty
-  GptState state = {};
-  nn::models::GptOptions options = {};  ///< refused if another model is asked for
-};
-
-/// Writes into `folder`, replacing what is there in one step. Throws FileError.
-void save_checkpoint(const std::filesystem::path& folder, const GptCheckpoint& checkpoint);
-/// Throws FileError naming the file that is missing or damaged.
-GptCheckpoint load_gpt_checkpoint(const std::filesystem::path& folder);
+/// The model's sizes: a checkpoint of another model is refused.
+void store_sizes(Checkpoint& c, const nn::models::GptOptions& options);
+nn::models::GptOptions restore_sizes(const Checkpoint& c);
 
 }  // namespace tarn::apps

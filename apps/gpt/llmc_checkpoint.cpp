@@ -1,4 +1,4 @@
-// llmc_checkpoint.cpp - reading llm.c's GPT-2 checkpoints.
+// llmc_checkpoint.cpp - llm.c's GPT-2 checkpoints, read and written.
 #include <array>
 #include <utility>
 
@@ -6,37 +6,44 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/file.h"
+#include "tarn/core/host.h"
 
 namespace tarn::apps {
 namespace {
 
 constexpr int32_t kMagic = 20240326, kFloat = 3, kBfloat16 = 5;
+constexpr int64_t kPadding = 128;  // llm.c rounds the vocabulary up to a multiple of this
+constexpr const char* kTokens = "transformer.wte.weight";
 
-struct Kind {
-  const char* name;
+struct Entry {
+  std::string name;
   Shape sizes;
 };
 
-// What every layer has, in the order of the file.
-std::vector<Kind> layer_kinds(int64_t c) {
-  return {{"ln_1.weight", {c}},
-          {"ln_1.bias", {c}},
-          {"attn.c_attn.weight", {3 * c, c}},
-          {"attn.c_attn.bias", {3 * c}},
-          {"attn.c_proj.weight", {c, c}},
-          {"attn.c_proj.bias", {c}},
-          {"ln_2.weight", {c}},
-          {"ln_2.bias", {c}},
-          {"mlp.c_fc.weight", {4 * c, c}},
-          {"mlp.c_fc.bias", {4 * c}},
-          {"mlp.c_proj.weight", {c, 4 * c}},
-          {"mlp.c_proj.bias", {c}}};
-}
-
-int64_t parameter_count(const nn::models::GptOptions& o, int64_t padded_vocab) {
-  int64_t count = (padded_vocab + o.block + 2) * o.size;
-  for (const Kind& kind : layer_kinds(o.size)) count += o.layers * kind.sizes.numel();
-  return count;
+// All tensors in the order of the file: each kind over all layers. The vocabulary as it is padded.
+std::vector<Entry> entries(const nn::models::GptOptions& o, int64_t padded) {
+  const int64_t c = o.size;
+  const Entry kinds[] = {{"ln_1.weight", {c}},
+                         {"ln_1.bias", {c}},
+                         {"attn.c_attn.weight", {3 * c, c}},
+                         {"attn.c_attn.bias", {3 * c}},
+                         {"attn.c_proj.weight", {c, c}},
+                         {"attn.c_proj.bias", {c}},
+                         {"ln_2.weight", {c}},
+                         {"ln_2.bias", {c}},
+                         {"mlp.c_fc.weight", {4 * c, c}},
+                         {"mlp.c_fc.bias", {4 * c}},
+                         {"mlp.c_proj.weight", {c, 4 * c}},
+                         {"mlp.c_proj.bias", {c}}};
+  std::vector<Entry> out{{kTokens, {padded, c}}, {"transformer.wpe.weight", {o.block, c}}};
+  for (const Entry& kind : kinds) {
+    for (int64_t layer = 0; layer < o.layers; ++layer) {
+      out.push_back({"transformer.h." + std::to_string(layer) + "." + kind.name, kind.sizes});
+    }
+  }
+  out.push_back({"transformer.ln_f.weight", {c}});
+  out.push_back({"transformer.ln_f.bias", {c}});
+  return out;
 }
 
 }  // namespace
@@ -64,30 +71,43 @@ GptWeights load_llmc_checkpoint(const std::string& path) {
               ", layers ", o.layers, ", heads ", o.heads, ", size ", o.size);
   }
   const DType dtype = version == kFloat ? DType::kF32 : DType::kBF16;
-  const uint64_t expected =
-      sizeof header + static_cast<uint64_t>(parameter_count(o, padded) * item_size(dtype));
+  uint64_t expected = sizeof header;
+  for (const Entry& e : entries(o, padded)) {
+    expected += static_cast<uint64_t>(e.sizes.numel() * item_size(dtype));
+  }
   if (file.size() != expected) {
     file.fail(file.size() < expected ? "truncated" : "damaged", ": its sizes take ", expected,
               " bytes; the file has ", file.size());
   }
-  const auto next = [&](const std::string& name, const Shape& sizes) {
-    Tensor tensor = empty(sizes, {.dtype = dtype});
-    file.read(tensor.data(), static_cast<uint64_t>(tensor.numel() * item_size(dtype)), name);
-    return tensor;
-  };
-  const Tensor wte = next("wte", {padded, o.size}).narrow(0, 0, o.vocab).contiguous();
-  w.state.add("transformer.wte.weight", wte);
-  w.state.add("transformer.wpe.weight", next("wpe", {o.block, o.size}));
-  for (const Kind& kind : layer_kinds(o.size)) {
-    for (int64_t layer = 0; layer < o.layers; ++layer) {
-      const std::string name = "transformer.h." + std::to_string(layer) + "." + kind.name;
-      w.state.add(name, next(name, kind.sizes));
-    }
+  for (const Entry& e : entries(o, padded)) {
+    Tensor tensor = empty(e.sizes, {.dtype = dtype});
+    file.read(tensor.data(), static_cast<uint64_t>(tensor.numel() * item_size(dtype)), e.name);
+    if (e.name == kTokens) tensor = tensor.narrow(0, 0, o.vocab).contiguous();
+    w.state.add(e.name, tensor);
   }
-  w.state.add("transformer.ln_f.weight", next("ln_f.weight", {o.size}));
-  w.state.add("transformer.ln_f.bias", next("ln_f.bias", {o.size}));
-  w.state.add("lm_head.weight", wte);
+  w.state.add("lm_head.weight", w.state.at(kTokens));
   return w;
+}
+
+void save_llmc_checkpoint(const std::string& path, const GptWeights& w, DType dtype) {
+  TARN_CHECK_AS(DTypeError, dtype == DType::kF32 || dtype == DType::kBF16,
+                "weights: llm.c knows f32 and bf16; got ", dtype);
+  const nn::models::GptOptions& o = w.options;
+  const int64_t padded = (o.vocab + kPadding - 1) / kPadding * kPadding;
+  std::array<int32_t, 256> header{kMagic, dtype == DType::kF32 ? kFloat : kBfloat16};
+  size_t at = 2;
+  for (const int64_t value : {o.block, o.vocab, o.layers, o.heads, o.size, padded}) {
+    header[at++] = static_cast<int32_t>(value);
+  }
+  OutputFile file("weights", path);
+  file.write(header.data(), sizeof header);
+  for (const Entry& e : entries(o, padded)) {
+    const Tensor packed = host_row_major(w.state.at(e.name).detach().to(dtype));
+    const int64_t missing = e.sizes.numel() - packed.numel();  // what pads the vocabulary
+    file.write(packed.data(), static_cast<uint64_t>(packed.numel() * item_size(dtype)));
+    file.write(std::string(static_cast<size_t>(missing * item_size(dtype)), '\0'));
+  }
+  file.commit();
 }
 
 }  // namespace tarn::apps

@@ -1,7 +1,8 @@
 // main.cpp - tarn-gpt: trains GPT-2 models on text, and writes text with them.
 //
 // Read on: settings (the flags), corpus (text to tokens), setup (model, optimizer, schedule),
-// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint.
+// weights (published ones), trainer (the loop), write_text, report (curves), checkpoint, export.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/trainer.h"
 #include "tarn/apps/gpt/write_text.h"
@@ -47,11 +49,24 @@ std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
 }
 
 // The model of a checkpoint alone, for text and estimates.
-std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const char* name) {
-  GptCheckpoint c = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / name);
+std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const Ranks& ranks) {
+  Checkpoint c = load_newest_checkpoint(*s.resume, ranks, {"model"});
+  const nn::models::GptOptions options = restore_sizes(c);
   GptSettings sized = s;
-  sized.block_size = c.options.block;
-  return make_gpt(sized, GptWeights{std::move(c.model), c.options}, *s.resume);
+  sized.block_size = options.block;
+  return make_gpt(sized, GptWeights{std::move(c.tensors.at("model")), options}, *s.resume);
+}
+
+int export_weights(const GptSettings& s, const Options& options) {
+  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  const auto gpt = s.resume ? gpt_from_run(s, Ranks()) : gpt_from_file(s, options, tokenizer.get());
+  const DType dtype = s.dtype == "float16"    ? DType::kF16
+                      : s.dtype == "bfloat16" ? DType::kBF16
+                                              : DType::kF32;
+  export_gpt(*s.export_to, *gpt, tokenizer.get(), dtype);
+  std::printf("wrote %s (%lld parameters, %s)\n", s.export_to->c_str(),
+              static_cast<long long>(gpt->num_parameters()), s.dtype.c_str());
+  return 0;
 }
 
 int write_samples(const GptSettings& s, const Options& options) {
@@ -59,7 +74,7 @@ int write_samples(const GptSettings& s, const Options& options) {
   TARN_CHECK(tokenizer,
              "--sample: no tokenizer for this model; pass --tokenizer with the folder of ",
              "GPT-2's vocab.json and merges.txt, byte, or a tokenizer.json");
-  const auto gpt = s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, tokenizer.get());
+  const auto gpt = s.resume ? gpt_from_run(s, {}) : gpt_from_file(s, options, tokenizer.get());
   const std::vector<int32_t> prompt = prompt_ids(s.start, *tokenizer);
   Generator generator(static_cast<uint64_t>(s.seed));
   const auto start = std::chrono::steady_clock::now();
@@ -94,6 +109,11 @@ void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt, con
               static_cast<long long>(corpus.val.size()), static_cast<long long>(corpus.vocab),
               corpus.tokenizer ? corpus.tokenizer->kind().c_str() : "ids",
               static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (s.lr_base_size > 0) {
+    std::printf("learning rate %s\n", number_text(s.rate(s.learning_rate)).c_str());
+  }
 }
 
 // Rank 0 writes; the others read what a run that goes on has saved.
@@ -113,8 +133,10 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
   const GptHistory& history = trainer.history();
   if (history.evals.size() > 1) std::cout << "\n" << terminal_chart(history, color);
   const char* path = run.path().c_str();
-  std::printf("\n%s after %s, %.0f tokens/s\n", complete ? "Done" : "Stopped and saved",
-              clock_text(seconds).c_str(), trainer.tokens_per_second());
+  const std::string rate = trainer.rate_text();
+  std::printf("\n%s after %s, %.0f tokens/s%s%s\n", complete ? "Done" : "Stopped and saved",
+              clock_text(seconds).c_str(), trainer.tokens_per_second(), rate.empty() ? "" : ", ",
+              rate.c_str());
   std::printf("  run folder  %s (plots/, samples/, metrics.jsonl, train.log, checkpoints/)\n",
               path);
   if (!complete) {
@@ -136,7 +158,7 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
 int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ranks) {
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
   const auto gpt =
-      s.resume ? gpt_from_run(s, "last") : gpt_from_file(s, options, corpus.tokenizer.get());
+      s.resume ? gpt_from_run(s, ranks) : gpt_from_file(s, options, corpus.tokenizer.get());
   print_start(s, corpus, *gpt, ranks);
   GptTrainer trainer(s, corpus, *gpt, nullptr, ranks);
   const std::optional<GptLosses> losses = trainer.estimate();
@@ -154,23 +176,49 @@ void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
   s.bias = o.bias;
 }
 
-int train(GptSettings& s, const Options& options, const Ranks& ranks) {
-  const auto start = std::chrono::steady_clock::now();
-  std::optional<GptCheckpoint> checkpoint;
-  if (s.resume) checkpoint = load_gpt_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
+// The model that training starts from.
+std::unique_ptr<Gpt> new_gpt(const GptSettings& s, const Options& options, const Corpus& corpus,
+                             int64_t vocab) {
+  return s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
+                                    : make_gpt(s, vocab);
+}
+
+// Tries batches of up to `most` windows on a model that is thrown away.
+int64_t search_batch(GptSettings s, const Options& options, int64_t most, bool quiet) {
+  const KeepRandom keep;
   const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
-  const int64_t vocab = checkpoint ? checkpoint->options.vocab : corpus.vocab;
-  const auto gpt = s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
-                                              : make_gpt(s, vocab);
+  s.learning_rate = s.min_lr = 1e-12;  // a trial must not diverge
+  s.measure = {};
+  s.gradient_accumulation_steps = std::min<int64_t>(s.gradient_accumulation_steps, 2);
+  const auto gpt = new_gpt(s, options, corpus, corpus.vocab);
+  check_length(corpus, gpt->options().block);
+  GptTrainer trainer(s, corpus, *gpt, nullptr);
+  const int64_t windows = static_cast<int64_t>(corpus.train.size()) / gpt->options().block;
+  most = std::clamp<int64_t>(windows, 1, most);
+  return find_batch(s.memory, Device(s.device), most, quiet, [&](int64_t n) {
+    s.batch_size = n;
+    trainer.try_steps();
+  });
+}
+
+int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<Checkpoint> checkpoint;
+  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
+  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  const int64_t vocab = checkpoint ? restore_sizes(*checkpoint).vocab : corpus.vocab;
+  const auto gpt = new_gpt(s, options, corpus, vocab);
   note_sizes(s, gpt->options());
   check_length(corpus, s.block_size);
   RunDir run = open_run(s, corpus.name, ranks);
+  if (ranks.main()) Ranks::remember_run(run.path());
   print_start(s, corpus, *gpt, ranks);
   if (ranks.main()) std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
   GptTrainer trainer(s, corpus, *gpt, &run, ranks);
   if (checkpoint) {
-    const GptState& at = checkpoint->state;
+    GptState at;
+    restore_values(*checkpoint, at);
     const fs::path metrics = run.path() / "metrics.jsonl";
     trainer.resume(*checkpoint, ranks.main() ? load_gpt_history(metrics, at.step, at.evaluated_step)
                                              : GptHistory());
@@ -195,6 +243,25 @@ int train(GptSettings& s, const Options& options, const Ranks& ranks) {
   return 0;
 }
 
+int train(GptSettings& s, const Options& options, const Ranks& ranks) {
+  const Device device(s.device);
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (s.memory.find_batch) s.batch_size = search_batch(s, options, kMost, false);
+  if (ranks.size() > 1) return train_once(s, options, ranks);  // all would have to search together
+  const GptSettings asked = s;
+  return run_or_advise(
+      s.memory, device, s.batch_size, [&] { return train_once(s, options, ranks); },
+      [&](int64_t most) { return search_batch(asked, options, most, true); });
+}
+
+// What a run that goes on does as before.
+void inherit(Options& options, const std::string& run) {
+  inherit_flags(options, run,
+                {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--export",
+                 "--progress", "--start", "--num-samples", "--max-new-tokens", "--find-batch",
+                 "--profile", "--memory-report"});
+}
+
 int run(int argc, char** argv) {
   GptSettings s;
   Options options("tarn-gpt", "Trains GPT-2 models on text, and writes text with them.");
@@ -202,18 +269,31 @@ int run(int argc, char** argv) {
   if (!options.parse(argc, argv)) return 0;
   if (s.init_from == "resume" && !s.resume && options.given("--out-dir")) s.resume = s.out_dir;
   if (s.resume) {
-    inherit_flags(options, *s.resume,
-                  {"--resume", "--init-from", "--out-dir", "--sample", "--eval-only", "--progress",
-                   "--start", "--num-samples", "--max-new-tokens"});
+    inherit(options, *s.resume);
   } else {
     apply_preset(options, s);
   }
+  // What a run computes in says nothing of what its weights are: they are float32.
+  if (s.export_to && !options.given("--dtype")) s.dtype = "float32";
   check_settings(s);
-  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks);
+  if (s.export_to) {
+    s.device = "cpu";
+    return export_weights(s, options);
+  }
+  const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
+  check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
+  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
+  }
+  const std::string before = s.eval_only ? "" : ranks.restarted_run();
+  if (!before.empty()) {
+    s.resume = before;
+    inherit(options, before);
+  }
   s.device = choose_device(s.device, std::cout).str();
+  if (!s.sample) replica_devices(s.ranks, Device(s.device));  // throws where they are not there
+  apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));

@@ -48,7 +48,8 @@ void record(GptHistory& history, RunDir& run, const GptStepFigures& f) {
                  .add("lr", f.lr)
                  .add("norm", f.norm)
                  .add("ms", f.milliseconds)
-                 .add("tok_s", f.tokens_per_second));
+                 .add("tok_s", f.tokens_per_second)
+                 .add("mfu", f.mfu));
 }
 
 void record(GptHistory& history, RunDir& run, const GptEvalFigures& f) {

@@ -2,7 +2,8 @@
 // terminal.
 //
 // metrics.jsonl has two kinds of lines, told apart by their keys:
-//   {"step": 20, "loss": 2.93, "lr": 0.0002, "norm": 1.2, "ms": 41.2, "tok_s": 18600}
+//   {"step": 20, "loss": 2.93, "lr": 0.0002, "norm": 1.2, "ms": 41.2, "tok_s": 18600,
+//    "mfu": 0.41}
 //   {"step": 250, "train_loss": 2.31, "val_loss": 2.35}
 #pragma once
 
@@ -18,6 +19,7 @@ namespace tarn::apps {
 struct GptStepFigures {
   int64_t step = 0;  ///< counted from 1
   double loss = 0, lr = 0, norm = 0, milliseconds = 0, tokens_per_second = 0;
+  double mfu = 0;  ///< share of the machine's peak that the model's operations reached
 };
 /// One estimate's figures.
 struct GptEvalFigures {

@@ -37,6 +37,11 @@ void declare_model(Options& options, GptSettings& s) {
            "scratch, resume (the run in --out-dir), or a file of weights: safetensors of Hugging "
            "Face's GPT-2, nanoGPT or tarn-gpt, or a checkpoint of llm.c")
       .value_name("FROM");
+  options
+      .add("--export", &s.export_to,
+           "only write the weights of --resume RUN or --init-from FILE, as --dtype: NAME.bin for "
+           "llm.c, NAME.safetensors for Hugging Face, or a folder for its from_pretrained()")
+      .value_name("NAME");
   options.add("--n-layer", &s.n_layer, "blocks").at_least(1).default_text("by --model");
   options.add("--n-head", &s.n_head, "attention heads").at_least(1).default_text("by --model");
   options.add("--n-embd", &s.n_embd, "width").at_least(1).default_text("by --model");
@@ -62,6 +67,11 @@ void declare_training(Options& options, GptSettings& s) {
   options.add("--lr, --learning-rate", &s.learning_rate, "AdamW's, after the warm-up")
       .above(0)
       .default_text("by --model");
+  options
+      .add("--lr-base-size", &s.lr_base_size,
+           "the windows of a step that --lr and --min-lr are meant for: the rates grow with "
+           "--batch-size times --gradient-accumulation-steps over this; 0: as they are")
+      .at_least(0);
   options.add("--decay-lr", &s.decay_lr, "warm-up, then a cosine down to --min-lr; else constant");
   options.add("--warmup-iters", &s.warmup_iters, "steps of warm-up")
       .at_least(0)
@@ -120,7 +130,8 @@ void declare_run(Options& options, GptSettings& s) {
   options.group("Run");
   options
       .add("--device", &s.device,
-           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu; of several "
+           "ranks each takes a GPU of its own")
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products with inputs rounded to 10 bits, faster");
@@ -133,6 +144,7 @@ void declare_run(Options& options, GptSettings& s) {
            "go on in this run folder; flags not given are those of the run, and with the same "
            "flags the losses are those of a run that was never stopped")
       .value_name("RUN");
+  declare_checkpoint_flags(options, s.checkpoints);
   options.add("--seed", &s.seed, "of initialisation, batches, dropout and text").at_least(0);
   options.add("--progress", &s.progress,
               "progress bars (on a terminal; elsewhere a line every 10 s)");
@@ -145,6 +157,7 @@ void declare_run(Options& options, GptSettings& s) {
       "  tarn-gpt --sample --resume runs/NAME --start 'And God'\n"
       "  tarn-run --nproc 2 tarn-gpt                   two processes, as one would train\n"
       "  tarn-gpt --sample --init-from model.safetensors --tokenizer VOCABFOLDER --start Hello\n"
+      "  tarn-gpt --resume runs/NAME --export gpt.bin  for llm.c\n"
       "\n"
       "A run writes config.json, args.txt, tokenizer.json, metrics.jsonl, train.log,\n"
       "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C or\n"
@@ -160,6 +173,8 @@ void declare_flags(Options& options, GptSettings& s) {
   declare_training(options, s);
   declare_text(options, s);
   declare_run(options, s);
+  declare_memory_flags(options, s.memory);
+  declare_profile_flags(options, s.measure);
 }
 
 void apply_preset(Options& options, const GptSettings& s) {
@@ -187,9 +202,17 @@ void check_settings(const GptSettings& s) {
   if (s.init_from == "resume" && !s.resume) {
     throw UsageError("--init-from resume needs --out-dir RUN, the folder of the run to go on with");
   }
-  if ((s.sample || s.eval_only) && !s.resume && !s.from_file()) {
-    throw UsageError(std::string(s.sample ? "--sample" : "--eval-only") +
-                     " needs weights: pass --resume RUN or --init-from FILE");
+  if ((s.sample || s.eval_only || s.export_to) && !s.resume && !s.from_file()) {
+    const char* flag = s.sample ? "--sample" : s.eval_only ? "--eval-only" : "--export";
+    throw UsageError(std::string(flag) + " needs weights: pass --resume RUN or --init-from FILE");
+  }
+  if (s.export_to && (s.sample || s.eval_only)) {
+    throw UsageError(std::string("--export writes weights and ends; it does not go with ") +
+                     (s.sample ? "--sample" : "--eval-only"));
+  }
+  if (s.export_to && s.export_to->ends_with(".bin") && s.dtype == "float16") {
+    throw UsageError("--export " + *s.export_to +
+                     ": checkpoints of llm.c hold float32 or bfloat16; pass one with --dtype");
   }
   if (s.n_embd % s.n_head != 0) {
     throw UsageError("--n-embd must be a multiple of --n-head; got " + std::to_string(s.n_embd) +

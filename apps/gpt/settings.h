@@ -4,8 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -23,12 +26,13 @@ struct GptSettings {
   double learning_rate = 1e-3, min_lr = 1e-4, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99;
   double grad_clip = 1;
   bool decay_lr = true;
-  int64_t warmup_iters = 100, lr_decay_iters = 0;
+  int64_t warmup_iters = 100, lr_decay_iters = 0, lr_base_size = 0;
   std::string dtype = "float32";
   bool grad_checkpoint = false;
   // Evaluation
   int64_t eval_interval = 250, eval_iters = 20, log_interval = 10;
   bool eval_only = false;
+  std::optional<std::string> export_to;
   // Text
   bool sample = false, kv_cache = true;
   std::string start;
@@ -39,8 +43,15 @@ struct GptSettings {
   std::optional<std::string> resume;
   bool allow_tf32 = false, progress = true;
   int64_t threads = 0, seed = 1337;
+  CheckpointSettings checkpoints;
   RankSettings ranks;
+  MemorySettings memory;
+  ProfileSettings measure;
 
+  /// A learning rate after --lr-base-size.
+  double rate(double lr) const {
+    return scaled_lr(lr, batch_size * gradient_accumulation_steps, lr_base_size);
+  }
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }
 };

@@ -58,17 +58,20 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, GptWeights w,
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net) {
   const TensorDict named = net.named_parameters();
-  const optim::AdamWOptions options{
-      .lr = s.learning_rate, .beta1 = s.beta1, .beta2 = s.beta2, .weight_decay = s.weight_decay};
+  const optim::AdamWOptions options{.lr = s.rate(s.learning_rate),
+                                    .beta1 = s.beta1,
+                                    .beta2 = s.beta2,
+                                    .weight_decay = s.weight_decay};
   return std::make_unique<optim::AdamW>(
       optim::decay_groups(std::vector<TensorDict::Item>(named.begin(), named.end()), options));
 }
 
 optim::Schedule make_schedule(const GptSettings& s) {
   if (!s.decay_lr) return optim::lambda_lr([](int64_t) { return 1.0; });
+  // A run that ends within the warm-up is a warm-up all along.
   const int64_t total = s.lr_decay_iters > 0 ? s.lr_decay_iters : s.max_iters;
-  return optim::warmup_cosine(std::min(s.warmup_iters, total), std::max<int64_t>(total, 1),
-                              std::min(s.min_lr, s.learning_rate));
+  return optim::warmup_cosine(s.warmup_iters, std::max(total, s.warmup_iters + 1),
+                              s.rate(std::min(s.min_lr, s.learning_rate)));
 }
 
 }  // namespace tarn::apps

@@ -5,13 +5,16 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/transfer.h"
 #include "tarn/optim/clip.h"
 
@@ -24,6 +27,25 @@ constexpr uint64_t kTextStream = 0x7465'7874'0000'0000;
 
 data::TokenDataset windows(const data::Tokens& tokens, const nn::models::Gpt& gpt) {
   return data::TokenDataset(tokens, {.block = gpt.options().block, .vocab = gpt.options().vocab});
+}
+
+std::unique_ptr<dist::DistributedDataParallel> make_ddp(const GptSettings& s, nn::models::Gpt& gpt,
+                                                        const Ranks& ranks) {
+  if (!ranks.group()) return nullptr;
+  return std::make_unique<dist::DistributedDataParallel>(
+      gpt, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
+}
+
+std::unique_ptr<dist::DataParallel> make_replicas(const GptSettings& s, nn::models::Gpt& gpt) {
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (devices.empty()) return nullptr;
+  const auto make = [&] {
+    auto replica = std::make_unique<nn::models::Gpt>(gpt.options());
+    replica->set_checkpoint(s.grad_checkpoint);
+    return replica;
+  };
+  return std::make_unique<dist::DataParallel>(gpt, devices, make, std::vector<double>{},
+                                              s.ranks.rebalance);
 }
 
 double now() {
@@ -42,15 +64,17 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       ranks_(ranks),
       train_(windows(corpus.train, gpt)),
       val_(windows(corpus.val, gpt)),
-      ddp_(ranks.group() ? std::make_unique<dist::DistributedDataParallel>(gpt, *ranks.group())
-                         : nullptr),
+      ddp_(make_ddp(s, gpt, ranks)),
+      replicas_(make_replicas(s, gpt)),
       optimizer_(make_optimizer(s, gpt)),
-      scaler_({.enabled = s.dtype == "float16"}) {
+      scaler_({.enabled = s.dtype == "float16"}),
+      checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
+  if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
 }
 
-void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
-  const nn::models::GptOptions &was = c.options, &is = gpt_.options();
+void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
+  const nn::models::GptOptions was = restore_sizes(c), &is = gpt_.options();
   const auto text = [](const nn::models::GptOptions& o) {
     return format("%lld layers, %lld heads, width %lld, block %lld, vocabulary %lld%s",
                   static_cast<long long>(o.layers), static_cast<long long>(o.heads),
@@ -59,12 +83,10 @@ void GptTrainer::resume(const GptCheckpoint& c, GptHistory history) {
   };
   TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
              text(was), "; these flags and data make one of ", text(is));
-  gpt_.load_state_dict(c.model);
-  optimizer_->load_state_dict(c.optimizer);
-  if (scaler_.enabled() && !c.scaler.empty()) scaler_.load_state_dict(c.scaler);
-  state_ = c.state;
+  restore(c, {gpt_, *optimizer_, scaler_});
+  restore_values(c, state_);
   scheduler_->set_step(state_.step);
-  default_generator().set_state(state_.random);
+  checkpoints_.resumed(state_.step);
   history_ = std::move(history);
   run_->log("resumed after step " + std::to_string(state_.step));
 }
@@ -75,34 +97,50 @@ bool GptTrainer::fit() {
   while (true) {
     const bool due = state_.step % s_.eval_interval == 0 || state_.step >= s_.max_iters;
     const bool done = !due || state_.evaluated_step == state_.step || evaluate();
-    if (done && state_.step >= s_.max_iters) return true;
+    if (done && state_.step >= s_.max_iters) break;
     const int64_t next = (state_.step / s_.eval_interval + 1) * s_.eval_interval;
     if (!done || !train_until(std::min(next, s_.max_iters))) {
-      save("last");
+      save();
+      checkpoints_.finish();
       run_->log("interrupted; state saved");
       return false;
     }
   }
+  if (profile_) profile_->finish();
+  checkpoints_.finish();
+  return true;
 }
 
 // Returns false if a signal came.
 bool GptTrainer::train_until(int64_t last) {
+  if (!profile_) {
+    profile_.emplace(s_.measure, gpt_, ranks_.main() ? run_ : nullptr, parse_dtype(s_.dtype));
+  }
   Progress bar(last - state_.step, {.label = format("step %lld/%lld", static_cast<long long>(last),
                                                     static_cast<long long>(s_.max_iters)),
                                     .enabled = s_.progress && ranks_.main(),
                                     .leave = false});
   while (state_.step < last) {
     if (stop_requested()) return false;
-    const GptStepFigures f = train_step();
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    GptStepFigures f = train_step();
+    profile_->step_done();
+    f.mfu = profile_->mfu(f.milliseconds * 1e-3);
     bar.postfix(format("loss=%.4f, %.0f tok/s", f.loss, f.tokens_per_second));
     bar.advance();
-    if (f.step != 1 && f.step % s_.log_interval != 0) continue;
-    run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s",
-                     static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
-                     f.milliseconds, f.tokens_per_second));
-    record(history_, *run_, f);
+    if (f.step == 1 || f.step % s_.log_interval == 0) show(f);
+    checkpoints_.check();
+    if (checkpoints_.due(f.step) && f.step < last)
+      save();  // at the last there is an estimate first
   }
   return true;
+}
+
+void GptTrainer::show(const GptStepFigures& f) {
+  run_->log(format("iter %lld: loss %.4f, lr %s, norm %.3f, time %.2fms, %.0f tok/s, mfu %.2f%%",
+                   static_cast<long long>(f.step), f.loss, number_text(f.lr).c_str(), f.norm,
+                   f.milliseconds, f.tokens_per_second, 100 * f.mfu));
+  record(history_, *run_, f);
 }
 
 // The mean over the tokens of a batch, for training and for estimates.
@@ -110,7 +148,13 @@ Tensor GptTrainer::loss(const data::Batch& batch) {
   const Device device(s_.device);
   const DType low = s_.dtype == "float16" ? DType::kF16 : DType::kBF16;
   const AutocastGuard autocast(device.type, low, s_.dtype != "float32");
-  return gpt_.loss(to_async(batch.input, device), to_async(batch.target, device));
+  const Tensor input = to_async(batch.input, device), target = to_async(batch.target, device);
+  if (!replicas_ || !gpt_.training()) return gpt_.loss(input, target);
+  return replicas_->mean_of(
+      [](nn::Module& replica, std::span<const Tensor> part) {
+        return static_cast<nn::models::Gpt&>(replica).loss(part[0], part[1]);
+      },
+      {input, target});
 }
 
 // The ranks stop after the same step: the one in which they told each other.
@@ -119,52 +163,79 @@ bool GptTrainer::stop_requested() {
   return stop_;
 }
 
-// A rank's loss to the mean over the ranks.
-double GptTrainer::agree(double loss) {
+// A rank's loss to the mean over the ranks. With the seconds it took, ranks share out anew.
+double GptTrainer::agree(double loss, double seconds) {
   if (!ranks_.group()) return loss;
-  const auto sums = ranks_.sum({loss, interrupt_.requested() ? 1.0 : 0.0});
+  std::vector<double> mine(static_cast<size_t>(2 + ranks_.size()));
+  mine[0] = loss;
+  mine[1] = interrupt_.requested() ? 1.0 : 0.0;
+  mine[static_cast<size_t>(2 + ranks_.rank())] = seconds;
+  const auto sums = ranks_.sum(mine);
   stop_ = stop_ || sums[1] > 0;
+  if (balancer_ && seconds > 0)
+    balancer_->add(balancer_->cut(s_.batch_size), {sums.begin() + 2, sums.end()});
   return sums[0] / ranks_.size();
+}
+
+// Where this rank's rows of a micro-batch begin, and how many they are.
+std::pair<int64_t, int64_t> GptTrainer::own_rows() const {
+  if (!balancer_) {
+    const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
+    return {ranks_.rank() * rows, rows};
+  }
+  const std::vector<int64_t> rows = balancer_->cut(s_.batch_size);
+  const auto mine = rows.begin() + ranks_.rank();
+  return {std::accumulate(rows.begin(), mine, int64_t{0}), *mine};
 }
 
 // Adds the gradients of share * loss, and returns that. Ranks exchange theirs in the last one.
 double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   std::optional<dist::DistributedDataParallel::NoSync> alone;
   if (ddp_ && !last) alone.emplace(ddp_->no_sync());
-  const Tensor part = loss(batch) * share;
+  Tensor part;
+  {
+    std::optional<RunProfile::Forward> counted;
+    if (profile_) counted.emplace(*profile_);
+    std::optional<SaveOnCpu> offload;
+    if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+    part = loss(batch) * share;
+  }
   scaler_.scale(part).backward();
   return part.item();
 }
 
-// One step: the mean over all tokens of its micro-batches, each weighed by its share of them. A
-// rank takes its rows of each.
+// One step: the mean over all tokens of its micro-batches. A rank takes its rows of each; ddp
+// averages over the ranks, so each counts as often as it has more tokens than its even share.
 GptStepFigures GptTrainer::train_step() {
   const double start = now();
   const int64_t micro = s_.gradient_accumulation_steps;
-  const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
-  const auto tokens = static_cast<double>(micro * rows * gpt_.options().block);  // this rank's
+  const auto [begin, rows] = own_rows();
+  const auto tokens = static_cast<double>(micro * s_.batch_size * gpt_.options().block);
   GptStepFigures f{.step = state_.step + 1, .lr = optimizer_->lr()};
   optimizer_->zero_grad();
   for (int64_t i = 0; i < micro; ++i) {
-    const data::Batch batch = train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows,
-                                            i * s_.batch_size + ranks_.rank() * rows);
-    const double share = static_cast<double>(batch.target.numel()) / tokens;
+    const data::Batch batch =
+        train_.random(static_cast<uint64_t>(s_.seed), state_.step, rows, i * s_.batch_size + begin);
+    const double share = static_cast<double>(batch.target.numel() * ranks_.size()) / tokens;
     f.loss += backward(batch, share, i + 1 == micro);
   }
-  f.loss = agree(f.loss);
+  f.loss = agree(f.loss, now() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
-  scaler_.unscale_(*optimizer_);
-  f.norm = s_.grad_clip > 0 ? optim::clip_grad_norm_(gpt_.parameters(), s_.grad_clip)
-                            : optim::grad_norm(gpt_.parameters());
+  if (s_.grad_clip > 0) {
+    f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
+  } else {
+    scaler_.unscale_(*optimizer_);
+    f.norm = optim::grad_norm(gpt_.parameters());
+  }
   scaler_.step(*optimizer_);
   scaler_.update();
   scheduler_->step();  // also where float16 skipped the step: the rate follows the step number
   ++state_.step;
   const double seconds = std::max(now() - start, 1e-9);
   f.milliseconds = seconds * 1e3;
-  f.tokens_per_second = tokens * ranks_.size() / seconds;
+  f.tokens_per_second = tokens / seconds;
   seconds_ += seconds;
   ++steps_done_;
   return f;
@@ -175,6 +246,7 @@ bool GptTrainer::evaluate() {
   const std::optional<GptLosses> losses = estimate();
   if (!losses) return false;
   const bool best = losses->val < state_.best_val_loss;
+  if (best && state_.step > 0) state_.best_step = state_.step;  // an untrained one is not kept
   const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
                                   static_cast<long long>(state_.step), losses->train, losses->val);
   if (ranks_.main()) std::printf("%s\n", line.c_str());
@@ -185,8 +257,7 @@ bool GptTrainer::evaluate() {
   state_.evaluated_step = state_.step;
   show_text();
   std::fflush(stdout);
-  save("last");
-  if (best && state_.step > 0) save("best");
+  save();
   if (ranks_.main()) save_plots(history_, *run_);
   return true;
 }
@@ -238,14 +309,25 @@ void GptTrainer::show_text() {
   std::printf("%s\n", indented.c_str());
 }
 
-void GptTrainer::save(const char* name) {
-  if (!ranks_.main()) return;
-  state_.random = default_generator().state();
-  save_checkpoint(run_->checkpoint(name), {.model = gpt_.state_dict(),
-                                           .optimizer = optimizer_->state_dict(),
-                                           .scaler = scaler_.state_dict(),
-                                           .state = state_,
-                                           .options = gpt_.options()});
+void GptTrainer::save() {
+  run_->sync();
+  Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
+  store(c, {gpt_, *optimizer_, scaler_});
+  store_values(c, state_);
+  store_sizes(c, gpt_.options());
+  checkpoints_.save(c);
+}
+
+void GptTrainer::try_steps() {
+  gpt_.train();
+  for (int i = 0; i < 2; ++i) train_step();
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string GptTrainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(seconds_ / static_cast<double>(steps_done_));
 }
 
 double GptTrainer::tokens_per_second() const {

@@ -22,5 +22,7 @@ GptWeights load_gpt_weights(const std::string& path, int64_t heads = 0);
 /// A checkpoint of llm.c: a header of 256 x i32 (magic 20240326; version 3: f32, 5: bf16; block,
 /// vocab, layers, heads, size, padded vocab), then every kind of tensor over all layers.
 GptWeights load_llmc_checkpoint(const std::string& path);
+/// Writes one, of f32 or bf16; needs all biases. Throws FileError if it cannot.
+void save_llmc_checkpoint(const std::string& path, const GptWeights& weights, DType dtype);
 
 }  // namespace tarn::apps

@@ -1,20 +1,15 @@
-// checkpoint.h - one folder holds everything a run needs to go on.
-//
-//   checkpoints/last/  {model,optim,ema,scaler}.safetensors  state.json
-// (apps/common/checkpoint_folder.h says how it is written.)
+// checkpoint.h - what a checkpoint of tarn-resnet holds besides tensors.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
-
-#include "tarn/core/random.h"
-#include "tarn/core/tensor_dict.h"
 
 namespace tarn::apps {
 
-/// Where a run stands.
+/// Where a run stands. The order of images and their augmentation follow from seed, epoch and
+/// batch.
 struct TrainState {
+  std::string model;          ///< its name: a checkpoint of another is refused
   int64_t epoch = 0;          ///< the epoch to go on with
   int64_t batch = 0;          ///< batches of it already done
   int64_t step = 0;           ///< batches of all epochs so far
@@ -23,20 +18,22 @@ struct TrainState {
   double loss_sum = 0;        ///< over the images seen in this epoch, as are the next two
   int64_t right = 0, seen = 0;
   double best_accuracy = -1;  ///< of any epoch, in percent; -1: there was none
-  PhiloxState random;         ///< of the default generator
-};
+  int64_t best_step = -1;     ///< at the end of that epoch
 
-struct Checkpoint {
-  TensorDict model = {}, optimizer = {};
-  TensorDict ema = {}, scaler = {};  ///< may be empty
-  TrainState state = {};
-  std::string model_name = {};  ///< refused if another is asked for
+  template <class F>
+  void visit(F&& f) {
+    f("model", model);
+    f("epoch", epoch);
+    f("batch", batch);
+    f("step", step);
+    f("updates", updates);
+    f("epoch_batches", epoch_batches);
+    f("loss_sum", loss_sum);
+    f("right", right);
+    f("seen", seen);
+    f("best_accuracy", best_accuracy);
+    f("best_step", best_step);
+  }
 };
-
-/// Writes into `folder`, replacing what is there. Throws FileError or std::runtime_error; then the
-/// old content is untouched.
-void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
-/// Throws FileError naming the file that is missing or damaged.
-Checkpoint load_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace tarn::apps

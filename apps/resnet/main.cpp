@@ -2,6 +2,7 @@
 //
 // Read on: settings (the flags), datasets, setup (network, optimizer, schedule), trainer (the
 // loop), evaluate, report (curves), checkpoint.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,6 @@ namespace {
 
 using namespace tarn;
 using namespace tarn::apps;
-namespace fs = std::filesystem;
 
 void report_skipped(const std::set<std::string>& skipped) {
   if (skipped.empty()) return;
@@ -39,10 +39,10 @@ void print_score(const Score& score) {
 
 // The weights a checkpoint was scored with: the running mean where there is one.
 void load_scored_weights(nn::Module& net, const Checkpoint& c) {
-  net.load_state_dict(c.model);
-  if (c.ema.empty()) return;
+  net.load_state_dict(c.dict("model"));
+  if (c.dict("ema").empty()) return;
   optim::Ema ema(items(net.state_dict()));
-  ema.load_state_dict(c.ema);
+  ema.load_state_dict(c.dict("ema"));
   ema.swap();
 }
 
@@ -50,7 +50,7 @@ int test_only(const ResnetSettings& s, const Ranks& ranks) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
   if (s.resume) {
-    load_scored_weights(*net, load_checkpoint(fs::path(*s.resume) / "checkpoints" / "best"));
+    load_scored_weights(*net, load_best_checkpoint(*s.resume, {"model", "ema"}));
   }
   std::set<std::string> skipped;
   const Score score = *evaluate(*net, *data.test, s, skipped, nullptr, ranks);
@@ -86,6 +86,9 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
                 static_cast<long long>(s.batch_size / ranks.size()),
                 static_cast<long long>(s.batch_size));
   }
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (s.lr_base_size > 0) std::printf("learning rate %s\n", number_text(s.rate()).c_str());
   std::printf("run folder %s\n", run.path().c_str());
   std::fflush(stdout);
 }
@@ -105,6 +108,8 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   std::printf("\n%s after %s", complete ? "Done" : "Stopped and saved",
               clock_text(seconds).c_str());
   if (trainer.last_score()) std::printf(", %.0f images/s", trainer.images_per_second());
+  const std::string rate = trainer.rate_text();
+  if (!rate.empty()) std::printf(", %s", rate.c_str());
   const char* path = run.path().c_str();
   std::printf("\n  run folder  %s (plots/, metrics.jsonl, train.log, checkpoints/)\n", path);
   if (!history.epochs.empty()) {
@@ -122,10 +127,24 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   if (trainer.last_score()) print_score(*trainer.last_score());
 }
 
-int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
+// Tries batches of up to `most` images on a network that is thrown away.
+int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
+  const KeepRandom keep;
+  const ImageData data = open_data(s, true);
+  s.lr = 1e-12;  // a trial must not diverge
+  s.measure = {};
+  const auto net = make_model(s, data);
+  RunDir nowhere = RunDir::nowhere();
+  Trainer trainer(s, data, *net, nowhere);
+  most = std::min(most, s.limit > 0 ? std::min(s.limit, data.train->size()) : data.train->size());
+  return find_batch(s.memory, Device(s.device), most, quiet,
+                    [&](int64_t n) { trainer.try_steps(n); });
+}
+
+int train_once(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
   std::optional<Checkpoint> checkpoint;
-  if (s.resume) checkpoint = load_checkpoint(fs::path(*s.resume) / "checkpoints" / "last");
+  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
   RunDir run = open_run(s, data.name, ranks);
@@ -134,9 +153,11 @@ int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
 
   Trainer trainer(s, data, *net, run, ranks);
   if (checkpoint) {
-    const int64_t step = checkpoint->state.step;
-    trainer.resume(*checkpoint,
-                   ranks.main() ? load_history(run.path() / "metrics.jsonl", step) : History());
+    TrainState at;
+    restore_values(*checkpoint, at);
+    trainer.resume(*checkpoint, ranks.main()
+                                    ? load_history(run.path() / "metrics.jsonl", at.step, at.epoch)
+                                    : History());
     checkpoint.reset();
     if (trainer.state().epoch >= s.epochs) {
       if (!ranks.main()) return 0;
@@ -160,6 +181,15 @@ int train(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   return 0;
 }
 
+int train(ResnetSettings& s, const Options& options, const Ranks& ranks) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (s.memory.find_batch) s.batch_size = search_batch(s, kMost, false);
+  if (ranks.size() > 1) return train_once(s, options, ranks);  // all would have to search together
+  return run_or_advise(
+      s.memory, Device(s.device), s.batch_size, [&] { return train_once(s, options, ranks); },
+      [&](int64_t most) { return search_batch(s, most, true); });
+}
+
 int run(int argc, char** argv) {
   ResnetSettings s;
   Options options("tarn-resnet", "Trains and tests ResNets on images.");
@@ -168,19 +198,20 @@ int run(int argc, char** argv) {
   if (s.resume) {
     inherit_flags(options, *s.resume,
                   {"--resume", "--weights", "--start-epoch", "--output-dir", "--name",
-                   "--test-only", "--progress"});
+                   "--test-only", "--progress", "--find-batch", "--profile", "--memory-report"});
   }
   check_settings(s);
-  const Ranks ranks = Ranks::join(s.ranks);
+  const Ranks ranks = Ranks::join(s.ranks, s.device);
+  check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
   const std::string before = ranks.restarted_run();
-  if (!before.empty()) {
+  if (!before.empty() && !s.test_only) {
     s.resume = before;
     s.weights.reset();
   }
-  // Gloo, which connects the ranks, moves tensors of the CPU.
-  if (ranks.size() > 1 && s.device == "auto") s.device = "cpu";
   s.device = choose_device(s.device, std::cout).str();
+  replica_devices(s.ranks, Device(s.device));  // throws where they are not there
+  apply_memory_limit(s.memory, Device(s.device));
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));

@@ -74,7 +74,8 @@ void record(History& history, RunDir& run, const StepFigures& f) {
                  .add("loss", f.loss)
                  .add("acc", f.accuracy)
                  .add("lr", f.lr)
-                 .add("img_s", f.images_per_second));
+                 .add("img_s", f.images_per_second)
+                 .add("mfu", f.mfu));
 }
 
 void record(History& history, RunDir& run, const EpochFigures& f) {
@@ -91,10 +92,11 @@ void record(History& history, RunDir& run, const EpochFigures& f) {
                  .add("mem_mib", peak_memory_mib()));
 }
 
-History load_history(const std::filesystem::path& metrics, int64_t last_step) {
+History load_history(const std::filesystem::path& metrics, int64_t last_step, int64_t epochs) {
   History history;
   read_metrics(metrics, [&](const nlohmann::json& j) {
     if (j.at("step").get<int64_t>() > last_step) return false;
+    if (j.contains("test_loss") && figure(j, "epoch") > static_cast<double>(epochs)) return false;
     add_line(history, j);
     return true;
   });

@@ -2,7 +2,8 @@
 // terminal.
 //
 // metrics.jsonl has two kinds of lines, told apart by their keys:
-//   {"step": 20, "epoch": 0.043, "loss": 1.93, "acc": 31.2, "lr": 0.0041, "img_s": 2310}
+//   {"step": 20, "epoch": 0.043, "loss": 1.93, "acc": 31.2, "lr": 0.0041, "img_s": 2310,
+//    "mfu": 0.31}
 //   {"step": 468, "epoch": 1, "train_loss": .., "train_acc": .., "test_loss": .., "test_acc": ..,
 //   ..}
 #pragma once
@@ -20,6 +21,7 @@ struct StepFigures {
   int64_t step = 0;  ///< counted from 1
   double epoch = 0;  ///< steps divided by the steps of an epoch
   double loss = 0, accuracy = 0, lr = 0, images_per_second = 0;
+  double mfu = 0;  ///< share of the machine's peak that the model's operations reached
 };
 
 /// One epoch's figures.
@@ -40,10 +42,10 @@ struct History {
 void record(History& history, RunDir& run, const StepFigures& f);
 void record(History& history, RunDir& run, const EpochFigures& f);
 
-/// Reads metrics.jsonl of a run that goes on after `last_step`. Later lines (of steps that no
-/// checkpoint holds and that come again), and a last one that is not whole, are cut off the file. A
-/// missing file is an empty history. Throws FileError on a damaged line, naming it.
-History load_history(const std::filesystem::path& metrics, int64_t last_step);
+/// Reads metrics.jsonl of a run that goes on after `last_step`, with `epochs` whole epochs done.
+/// What comes again, and a last line that is not whole, is cut off the file. A missing file is an
+/// empty history. Throws FileError on a damaged line, naming it.
+History load_history(const std::filesystem::path& metrics, int64_t last_step, int64_t epochs);
 
 /// Writes plots/loss, accuracy and lr as SVG and PNG.
 void save_plots(const History& history, const RunDir& run);

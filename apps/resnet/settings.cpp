@@ -42,8 +42,17 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Training");
   options.add("--epochs", &s.epochs, "passes over the training images").at_least(1);
   options.add("--start-epoch", &s.start_epoch, "start as if so many epochs were done").at_least(0);
+  options
+      .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
+           "batches whose gradients make one step")
+      .at_least(1);
   options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
+  options
+      .add("--lr-base-size", &s.lr_base_size,
+           "the --batch-size that --lr is meant for: the rate is --lr times --batch-size over this "
+           "(linear scaling); 0: --lr as it is")
+      .at_least(0);
   options
       .add("--momentum", &s.momentum, "of SGD; with onecycle it goes 0.05 down and up around this")
       .at_least(0)
@@ -72,8 +81,10 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
   options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
   options.add("--model-ema", &s.model_ema, "keep a running mean of the weights, and test that");
-  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays per step")
+  options.add("--model-ema-decay", &s.model_ema_decay, "how much of the mean stays at an update")
       .range(0, 1);
+  options.add("--model-ema-steps", &s.model_ema_steps, "steps between updates of the mean")
+      .at_least(1);
 
   options.add("--amp", &s.amp,
               "mixed precision: products in --amp-dtype, weights and their gradients in float32");
@@ -89,7 +100,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Run");
   options
       .add("--device", &s.device,
-           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
+           "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu; of several "
+           "ranks each takes a GPU of its own")
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products and convolutions with inputs rounded to 10 bits, faster");
@@ -104,6 +116,7 @@ void declare_flags(Options& options, ResnetSettings& s) {
           "go on in this run folder; flags not given are those of the run, and with the same flags "
           "the result is the one of a run that was never stopped")
       .value_name("RUN");
+  declare_checkpoint_flags(options, s.checkpoints);
   options.add("--test-only", &s.test_only,
               "only evaluate: --weights FILE, or the best checkpoint of --resume RUN");
   options.add("--seed", &s.seed, "of initialisation, order and augmentation").at_least(0);
@@ -114,6 +127,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
 
   declare_rank_flags(options, s.ranks);
   options.add("--sync-bn", &s.sync_bn, "batch norm over the batches of all ranks");
+  declare_memory_flags(options, s.memory);
+  declare_profile_flags(options, s.measure);
 
   options.epilog(
       "Examples:\n"
@@ -141,6 +156,13 @@ void check_settings(const ResnetSettings& s) {
   }
   if (!s.amp && s.amp_dtype == "float16") {
     throw UsageError("--amp-dtype float16 does nothing without --amp; pass both");
+  }
+  if (s.ranks.rebalance > 0 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance is of --parallel dp; pass both");
+  }
+  if (s.sync_bn && s.ranks.parallel == "dp") {
+    throw UsageError(
+        "--sync-bn is for ranks; with --parallel dp each replica's norms see its rows");
   }
   if (s.start_epoch >= s.epochs) {
     throw UsageError("--start-epoch must be below --epochs; got " + std::to_string(s.start_epoch) +

@@ -5,8 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "tarn/apps/common/find_batch.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
+#include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/common/run_profile.h"
 
 namespace tarn::apps {
 
@@ -23,18 +26,20 @@ struct ResnetSettings {
   bool zero_init_residual = false;
   std::optional<std::string> weights;
   // Training
-  int64_t epochs = 7, start_epoch = 0;
+  int64_t epochs = 7, start_epoch = 0, gradient_accumulation_steps = 1;
   std::string optimizer = "sgd";
   double lr = 0.1, momentum = 0.9, weight_decay = 1e-4;
   std::optional<double> norm_weight_decay;
   bool nesterov = false;
   double label_smoothing = 0, clip_grad_norm = 0;
   std::string scheduler = "onecycle";
+  int64_t lr_base_size = 0;
   int64_t warmup_epochs = 0, step_size = 30;
   std::string warmup_method = "linear";
   double warmup_decay = 0.01, gamma = 0.1, lr_min = 0;
   bool model_ema = false;
   double model_ema_decay = 0.998;
+  int64_t model_ema_steps = 1;
   bool amp = false, grad_checkpoint = false;
   std::string amp_dtype = "bfloat16";
   // Run
@@ -42,9 +47,17 @@ struct ResnetSettings {
   std::optional<std::string> resume;
   bool test_only = false, allow_tf32 = false, progress = true;
   int64_t threads = 0, print_freq = 10, seed = 1;
+  CheckpointSettings checkpoints;
+  MemorySettings memory;
+  ProfileSettings measure;
   // Ranks
   RankSettings ranks;
   bool sync_bn = false;
+
+  /// The learning rate after --lr-base-size.
+  double rate() const {
+    return scaled_lr(lr, batch_size * gradient_accumulation_steps, lr_base_size);
+  }
 };
 
 /// Declares every flag on `options`, bound to `s`.

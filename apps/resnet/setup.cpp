@@ -76,15 +76,15 @@ std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& 
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net) {
   if (s.optimizer == "adam") {
-    return with_groups<optim::Adam>(s, net,
-                                    optim::AdamOptions{.lr = s.lr, .weight_decay = s.weight_decay});
+    return with_groups<optim::Adam>(
+        s, net, optim::AdamOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
   }
   if (s.optimizer == "adamw") {
     return with_groups<optim::AdamW>(
-        s, net, optim::AdamWOptions{.lr = s.lr, .weight_decay = s.weight_decay});
+        s, net, optim::AdamWOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
   }
   return with_groups<optim::SGD>(s, net,
-                                 optim::SGDOptions{.lr = s.lr,
+                                 optim::SGDOptions{.lr = s.rate(),
                                                    .momentum = s.momentum,
                                                    .weight_decay = s.weight_decay,
                                                    .nesterov = s.nesterov});
@@ -100,7 +100,7 @@ optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch) 
   };
   optim::Schedule main;
   if (s.scheduler == "onecycle") {
-    main = optim::one_cycle_lr({.max_lr = s.lr,
+    main = optim::one_cycle_lr({.max_lr = s.rate(),
                                 .total_steps = rest,
                                 .cycle_momentum = s.optimizer == "sgd" && s.momentum > 0,
                                 .base_momentum = std::max(0.0, s.momentum - 0.05),

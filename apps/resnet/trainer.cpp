@@ -7,7 +7,10 @@
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
+#include "tarn/core/factory.h"
 #include "tarn/core/random.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/sync_batch_norm.h"
@@ -37,7 +40,16 @@ std::unique_ptr<dist::DistributedDataParallel> make_ddp(const ResnetSettings& s,
                                                         const Ranks& ranks) {
   if (!ranks.group()) return nullptr;
   if (s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
-  return std::make_unique<dist::DistributedDataParallel>(net, *ranks.group());
+  return std::make_unique<dist::DistributedDataParallel>(
+      net, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
+}
+
+std::unique_ptr<dist::DataParallel> make_replicas(const ResnetSettings& s, const ImageData& data,
+                                                  nn::Module& net) {
+  const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
+  if (devices.empty()) return nullptr;
+  return std::make_unique<dist::DataParallel>(
+      net, devices, [&] { return make_model(s, data); }, std::vector<double>{}, s.ranks.rebalance);
 }
 
 double percent(int64_t part, int64_t all) {
@@ -55,31 +67,35 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       ranks_(ranks),
       loader_(training_loader(s, data, ranks)),
       ddp_(make_ddp(s, net, ranks)),
+      replicas_(make_replicas(s, data, net)),
       optimizer_(make_optimizer(s, net)),
       scaler_(make_scaler(s)),
-      ema_(make_ema(s, net)) {
-  scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, loader_.size()));
+      ema_(make_ema(s, net)),
+      checkpoints_(run.path().string(), s.checkpoints, ranks) {
+  scheduler_ =
+      std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, updates_per_epoch()));
+  state_.model = s.model;
   state_.epoch = s.start_epoch;
   state_.epoch_batches = loader_.size();
   state_.step = s.start_epoch * loader_.size();
-  state_.updates = state_.step;
+  state_.updates = s.start_epoch * updates_per_epoch();
   scheduler_->set_step(state_.updates);
 }
 
 void Trainer::resume(const Checkpoint& c, History history) {
   const std::string at = "resume: " + run_.path().string();
-  TARN_CHECK(c.model_name == s_.model, at, " trains a ", c.model_name, ", not a ", s_.model,
-             "; pass --model ", c.model_name, " or leave --model out");
-  TARN_CHECK(c.state.epoch_batches == loader_.size(), at, " has ", c.state.epoch_batches,
+  TrainState was;
+  restore_values(c, was);
+  TARN_CHECK(was.model == s_.model, at, " trains a ", was.model, ", not a ", s_.model,
+             "; pass --model ", was.model, " or leave --model out");
+  TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  net_.load_state_dict(c.model);
-  optimizer_->load_state_dict(c.optimizer);
-  if (ema_ && !c.ema.empty()) ema_->load_state_dict(c.ema);
-  if (!c.scaler.empty()) scaler_.load_state_dict(c.scaler);
-  state_ = c.state;
+  restore(c, {net_, *optimizer_, scaler_, ema_.get()});
+  state_ = was;
   scheduler_->set_step(state_.updates);
-  default_generator().set_state(state_.random);
+  checkpoints_.resumed(state_.step);
+  resumed_ = true;
   history_ = std::move(history);
   run_.log("resumed in epoch " + std::to_string(state_.epoch) + " after " +
            std::to_string(state_.batch) + " batches");
@@ -87,14 +103,18 @@ void Trainer::resume(const Checkpoint& c, History history) {
 
 bool Trainer::fit() {
   net_.train();
+  if (!resumed_) save();  // from here on the run can be killed and goes on
   while (state_.epoch < s_.epochs) {
     if (!train_and_test()) {
-      save("last");
+      save();
+      checkpoints_.finish();
       run_.log("interrupted; state saved");
       return false;
     }
     finish_epoch();
   }
+  if (profile_) profile_->finish();
+  checkpoints_.finish();
   return true;
 }
 
@@ -106,7 +126,7 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const FileError& e) {
-    save("last");
+    if (!step_complete() || !checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -114,28 +134,41 @@ bool Trainer::train_and_test() {
 
 // Goes through the batches that are left of the epoch. Returns false if a signal came.
 bool Trainer::train_epoch() {
+  if (!profile_) {
+    profile_.emplace(s_.measure, net_, ranks_.main() ? &run_ : nullptr,
+                     s_.amp ? parse_dtype(s_.amp_dtype) : DType::kF32);
+  }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
   Progress bar(loader_.examples() * ranks_.size(),
                {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
+  meters.add("mfu", MeterStyle::kPercent);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
-    if (stop_requested()) return false;
+    if (step_complete() && stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch.skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
     }
-    const Step step = train_step(batch);
+    const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
+    const Step step = train_step(batch, part());
+    profile_->step_done();
     count(step);
     meters.step_done(step.images);
+    meters.update("mfu", 100 * profile_->mfu(meters.step_time().value()));
+    step_seconds_ += meters.step_time().value();
+    ++steps_done_;
     meters.update("lr", step.lr);
     meters.update("loss", step.loss, step.images);
     meters.add("acc1", MeterStyle::kPercent);
     meters.update("acc1", percent(step.right, step.images), step.images);
     show(step, meters, bar);
+    checkpoints_.check();
+    const bool due = checkpoints_.due(state_.step / s_.gradient_accumulation_steps);
+    if (due && step_complete() && state_.batch < loader_.size()) save();
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
@@ -162,19 +195,73 @@ void Trainer::agree(Step& step) {
   stop_ = sums[3] > 0;
 }
 
-Trainer::Step Trainer::train_step(const data::Batch& batch) {
+int64_t Trainer::updates_per_epoch() const {
+  const int64_t n = s_.gradient_accumulation_steps;
+  return (loader_.size() + n - 1) / n;
+}
+
+// No gradients wait for a further batch: the state can be saved.
+bool Trainer::step_complete() const {
+  return state_.batch % s_.gradient_accumulation_steps == 0 || state_.batch == loader_.size();
+}
+
+// The next batch's. At the end of an epoch a step may have fewer batches.
+Trainer::Part Trainer::part() const {
+  const int64_t n = s_.gradient_accumulation_steps, at = state_.batch % n;
+  const int64_t batches = std::min(n, loader_.size() - (state_.batch - at));
+  return {.first = at == 0, .last = at + 1 == batches, .batches = batches};
+}
+
+Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& logits) {
+  std::optional<RunProfile::Forward> counted;
+  if (profile_) counted.emplace(*profile_);
+  std::optional<SaveOnCpu> offload;
+  if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
+  const AutocastGuard autocast = autocast_for(s_);
+  const Tensor input = to_async(batch.input, Device(s_.device));
+  logits = replicas_ ? (*replicas_)(input) : net_(input);
+  return cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
+}
+
+void Trainer::try_steps(int64_t batch) {
+  net_.train();
+  const int64_t first[] = {0};
+  const Shape one = data_.train->batch(first, {}).input.sizes();
+  TARN_CHECK_AS(FileError, one.dim() == 4, "--find-batch: the first image cannot be read");
+  const data::Batch images{
+      .input = zeros({batch, one[1], one[2], one[3]}, {.format = MemoryFormat::kChannelsLast}),
+      .target = zeros({batch}, {.dtype = DType::kI64}),
+      .skipped = {}};
+  std::vector<Tensor> ahead;  // as much as the loader prepares meanwhile, on the host
+  const int64_t prepared = s_.workers > 0 ? 2 * s_.workers + 1 : 0;
+  for (int64_t i = 0; i < prepared; ++i) ahead.push_back(empty_like(images.input));
+  const int64_t batches = std::min<int64_t>(s_.gradient_accumulation_steps, 2);
+  for (int64_t i = 0; i < 2 * batches; ++i) {
+    const int64_t at = i % batches;
+    train_step(images, {.first = at == 0, .last = at + 1 == batches, .batches = batches});
+  }
+  optimizer_->zero_grad();
+  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
+}
+
+std::string Trainer::rate_text() const {
+  if (!profile_ || steps_done_ == 0) return "";
+  return profile_->rate_text(step_seconds_ / static_cast<double>(steps_done_));
+}
+
+Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   const Device device(s_.device);
   const Tensor target = to_async(batch.target, device);
   Step step{.lr = optimizer_->lr(), .images = batch.size()};
 
-  optimizer_->zero_grad();
-  Tensor logits, loss;
-  {
-    const AutocastGuard autocast = autocast_for(s_);
-    logits = net_(to_async(batch.input, device));
-    loss = cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
-  }
-  update(loss);
+  if (part.first) optimizer_->zero_grad();
+  std::optional<dist::DistributedDataParallel::NoSync> alone;
+  if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
+  Tensor logits;
+  const Tensor loss = forward(batch, target, logits);
+  const double share = 1.0 / static_cast<double>(part.batches);
+  scaler_.scale(part.batches == 1 ? loss : loss * share).backward();
+  if (part.last) update();
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
@@ -185,10 +272,9 @@ Trainer::Step Trainer::train_step(const data::Batch& batch) {
   return step;
 }
 
-// Backward and step. Gradients that overflow under loss scaling cost the step, and then neither
-// the schedule nor the running mean moves.
-void Trainer::update(const Tensor& loss) {
-  scaler_.scale(loss).backward();
+// Gradients that overflow under loss scaling cost the step, and then neither the schedule nor the
+// running mean moves.
+void Trainer::update() {
   if (s_.clip_grad_norm > 0) {
     scaler_.unscale_(*optimizer_);
     optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,
@@ -202,7 +288,7 @@ void Trainer::update(const Tensor& loss) {
   }
   ++state_.updates;
   scheduler_->step();
-  if (ema_) ema_->update();
+  if (ema_ && state_.updates % s_.model_ema_steps == 0) ema_->update();
 }
 
 void Trainer::count(const Step& step) {
@@ -227,7 +313,8 @@ void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) 
                   .loss = step.loss,
                   .accuracy = percent(step.right, step.images),
                   .lr = step.lr,
-                  .images_per_second = meters["img/s"].mean()});
+                  .images_per_second = meters["img/s"].mean(),
+                  .mfu = meters["mfu"].mean() / 100});
 }
 
 // Scores the weights, or their running mean where there is one.
@@ -265,20 +352,21 @@ void Trainer::finish_epoch() {
   state_.batch = state_.seen = state_.right = 0;
   state_.loss_sum = 0;
   state_.best_accuracy = std::max(state_.best_accuracy, f.test_accuracy);
-  save("last");
-  if (best) save("best");
+  if (best) state_.best_step = state_.step;
+  save();
   if (ranks_.main()) save_plots(history_, run_);
 }
 
-void Trainer::save(const char* name) {
-  if (!ranks_.main()) return;
-  state_.random = default_generator().state();
-  save_checkpoint(run_.checkpoint(name), {.model = net_.state_dict(),
-                                          .optimizer = optimizer_->state_dict(),
-                                          .ema = ema_ ? ema_->state_dict() : TensorDict(),
-                                          .scaler = scaler_.state_dict(),
-                                          .state = state_,
-                                          .model_name = s_.model});
+Checkpoint Trainer::checkpoint() {
+  run_.sync();
+  Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
+  store(c, {net_, *optimizer_, scaler_, ema_.get()});
+  store_values(c, state_);
+  return c;
+}
+
+void Trainer::save() {
+  checkpoints_.save(checkpoint());
 }
 
 }  // namespace tarn::apps

@@ -3,19 +3,23 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/metrics.h"
 #include "tarn/apps/common/progress.h"
+#include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/common/run_dir.h"
+#include "tarn/apps/common/run_profile.h"
 #include "tarn/apps/resnet/checkpoint.h"
 #include "tarn/apps/resnet/datasets.h"
 #include "tarn/apps/resnet/evaluate.h"
 #include "tarn/apps/resnet/report.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/loader.h"
+#include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
@@ -40,11 +44,17 @@ class Trainer {
   /// finite.
   bool fit();
 
+  /// Two steps with `batch` blank images, for --find-batch: the trainer and its network are of no
+  /// other use afterwards. Throws OutOfMemoryError.
+  void try_steps(int64_t batch);
+
   const TrainState& state() const { return state_; }
   const History& history() const { return history_; }
   /// Of the last epoch trained here; none if there was none.
   const std::optional<Score>& last_score() const { return last_score_; }
   double images_per_second() const { return images_per_second_; }
+  /// "12.3 GFLOP/s, 34.5 % of the peak of 35.6", of the steps trained here; "" before the first.
+  std::string rate_text() const;
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:
@@ -54,17 +64,28 @@ class Trainer {
     int64_t images = 0, right = 0;
   };
 
+  /// Where a batch stands among those whose gradients make one step.
+  struct Part {
+    bool first = true, last = true;
+    int64_t batches = 1;
+  };
+
   bool train_and_test();
   bool train_epoch();
-  Step train_step(const data::Batch& batch);
-  void update(const Tensor& loss);
+  Step train_step(const data::Batch& batch, const Part& part);
+  int64_t updates_per_epoch() const;
+  bool step_complete() const;
+  Part part() const;
+  Tensor forward(const data::Batch& batch, const Tensor& target, Tensor& logits);
+  void update();
   void agree(Step& step);
   bool stop_requested();
   void count(const Step& step);
   void show(const Step& step, const MetricLogger& meters, Progress& bar);
   std::optional<Score> test();
   void finish_epoch();
-  void save(const char* name);
+  Checkpoint checkpoint();
+  void save();
 
   const ResnetSettings& s_;
   const ImageData& data_;
@@ -75,15 +96,21 @@ class Trainer {
   bool stop_ = false;  // a rank got a signal, and all know it
   data::DataLoader loader_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
+  std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradScaler scaler_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   std::unique_ptr<optim::Ema> ema_;
+  RunCheckpoints checkpoints_;
   TrainState state_;
+  bool resumed_ = false;
   History history_;
   std::optional<Score> last_score_;
   std::set<std::string> skipped_;
   double images_per_second_ = 0;
+  double step_seconds_ = 0;  // spent in steps, batches waited for
+  int64_t steps_done_ = 0;
+  std::optional<RunProfile> profile_;  // from the first step of fit()
 };
 
 }  // namespace tarn::apps

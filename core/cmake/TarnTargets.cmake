@@ -16,10 +16,12 @@ file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
 set(TARN_INCLUDES "")
 foreach(header
         core/error.h core/dtype.h core/shape.h core/device.h core/allocator.h core/tensor.h
-        core/factory.h core/random.h core/parallel.h core/math_mode.h core/profiler.h core/print.h
-        core/serialize.h
+        core/factory.h core/random.h core/parallel.h core/math_mode.h
+        core/profiler.h core/leak_guard.h core/print.h
+        core/serialize.h core/checkpoint.h core/checkpoint_manager.h
         autograd/grad_mode.h autograd/functions.h autograd/engine.h autograd/custom.h
-        autograd/anomaly.h autograd/gradcheck.h ${headers})
+        autograd/anomaly.h autograd/autocast.h autograd/recompute.h
+        autograd/saved_tensor_hooks.h autograd/gradcheck.h ${headers})
   if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
     string(APPEND TARN_INCLUDES "#include \"tarn/${header}\"\n")
   endif()
@@ -94,6 +96,7 @@ function(tarn_print_summary)
   message(STATUS "  oneDNN      ${dnnl}")
   message(STATUS "  CUDA        ${TARN_CUDA_WHY}")
   message(STATUS "  cuDNN       ${TARN_CUDNN_WHY}")
+  message(STATUS "  NCCL        ${TARN_NCCL_WHY}")
   message(STATUS "  Gloo        ${TARN_GLOO_WHY}")
   message(STATUS "  Eigen       ${Eigen3_VERSION}")
   message(STATUS "  tests ${TARN_BUILD_TESTS}, apps ${TARN_BUILD_APPS}, sanitizers '${TARN_SANITIZE}'")

@@ -16,7 +16,7 @@
 
 namespace tarn::cpu::attention {
 
-constexpr int64_t kQueries = 56;          // rows of a tile: four register blocks
+constexpr int64_t kQueries = 56;          // rows of a tile: four register blocks of AVX-512
 constexpr int64_t kKeys = 256;            // columns: a tile of scores takes 60 KiB
 constexpr int64_t kTileRow = kKeys + 16;  // apart from a power of two, which would thrash L1
 
@@ -91,7 +91,7 @@ void pack_panels(const T* from, int64_t stride, int64_t n, int64_t d, A* to) {
 /// n rows of d elements transposed, as panels over n: [n / P][d][P].
 template <class T, class A>
 void pack_transposed(const T* from, int64_t stride, int64_t n, int64_t d, A* to) {
-  constexpr int64_t P = kPanelOf<A>, W = kWidth<A>;
+  constexpr int64_t P = kPanelOf<A>, W = std::is_same_v<A, float> ? kLanes : kWidth<A>;
   for (int64_t i = 0; i < round_up(n, P); i += W) {
     A* panel = to + i / P * P * d + i % P;
     const int64_t rows = std::clamp<int64_t>(n - i, 0, W);

@@ -79,10 +79,12 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
                          const Tensor& bias, const Tensor& mean, const Tensor& rstd, bool relu,
                          bool training, const Tensor& gx, const Tensor& gweight,
                          const Tensor& gbias, const Tensor& gresidual, Stream stream);
-void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream stream);
-void layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                         const Tensor& mean, const Tensor& rstd, const Tensor& gx,
-                         const Tensor& gweight, const Tensor& gbias, Stream stream);
+void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
+                double eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                const Tensor& rstd, Stream stream);
+void layer_norm_backward(const Tensor& gy, const Tensor& gsum, const Tensor& x,
+                         const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                         const Tensor& gx, const Tensor& gweight, const Tensor& gbias,
+                         Stream stream);
 
 }  // namespace tarn::cpu

@@ -16,7 +16,7 @@
 namespace tarn::cpu {
 namespace {
 
-constexpr int64_t kRowsPerPiece = 336;  // 24 register blocks
+constexpr int64_t kRowsPerPiece = 336;  // 24 register blocks of AVX-512, 56 of AVX2
 constexpr int64_t kPanelsPerPiece = 8;
 constexpr int64_t kDepthBytes = 1024;     // a slice of k: a panel of B takes half the L1 cache
 constexpr int64_t kSerialMacs = 1 << 18;  // below, threads cost more than they bring

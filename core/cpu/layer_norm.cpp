@@ -1,7 +1,9 @@
-// layer_norm.cpp - layer norm over rows, forward and backward, on the CPU.
+// layer_norm.cpp - layer norm and RMS norm over rows, forward and backward, on the CPU.
 //
-// A row stays in cache while it is read for the statistics and again for the result. Gradients of
-// weight and bias are summed in blocks of rows (f32), the blocks in double.
+// A row stays in cache while it is read for the statistics and again for the result; a residual is
+// added on the way. Gradients of weight and bias are summed in blocks of rows (f32), the blocks in
+// double. RMS norm is layer norm with a mean of 0 (source: Zhang and Sennrich 2019,
+// arXiv:1910.07467).
 #include <cmath>
 #include <memory>
 
@@ -56,14 +58,44 @@ RowSums<A> sum_row(const T* gy, const T* x, int64_t n, A mean, A rstd, const A* 
   return sums;
 }
 
+/// a, b: what the statistics' gradients take off. gsum: added, unless null.
 template <class T, class A = compute_t<T>>
-void gradient_row(const T* __restrict gy, const T* __restrict x, int64_t n, A mean, A rstd,
-                  const A* __restrict weight, RowSums<A> sums, T* __restrict gx) {
-  const A a = sums.g / static_cast<A>(n), b = sums.dot / static_cast<A>(n);
-  for (int64_t i = 0; i < n; ++i) {
-    const A xhat = (to<A>(x[i]) - mean) * rstd;
-    gx[i] = T(rstd * (to<A>(gy[i]) * weight[i] - a - xhat * b));
+void gradient_row(const T* __restrict gy, const T* __restrict gsum, const T* __restrict x,
+                  int64_t n, A mean, A rstd, const A* __restrict weight, A a, A b,
+                  T* __restrict gx) {
+  if (gsum == nullptr) {
+    for (int64_t i = 0; i < n; ++i) {
+      const A xhat = (to<A>(x[i]) - mean) * rstd;
+      gx[i] = T(rstd * (to<A>(gy[i]) * weight[i] - a - xhat * b));
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const A xhat = (to<A>(x[i]) - mean) * rstd;
+      gx[i] = T(to<A>(gsum[i]) + rstd * (to<A>(gy[i]) * weight[i] - a - xhat * b));
+    }
   }
+}
+
+template <class T>
+void add_rows(const T* __restrict x, const T* __restrict y, int64_t n, T* __restrict sum) {
+  using A = compute_t<T>;
+  for (int64_t i = 0; i < n; ++i) sum[i] = T(to<A>(x[i]) + to<A>(y[i]));
+}
+
+/// Mean and mean squared deviation of a row; of RMS norm 0 and the mean square.
+template <class T>
+std::pair<double, double> row_statistics(const T* row, int64_t n, bool centred) {
+  Moments m;
+  double squares = 0;
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t count = std::min(kChunk, n - i);
+    if (centred) {
+      m.merge(chunk_moments(row + i, count));
+    } else {
+      squares += fold_chunk(SquareSumOp<T>(), row + i, count);
+    }
+  }
+  return {m.mean, (centred ? m.m2 : squares) / static_cast<double>(n)};
 }
 
 template <class A>
@@ -83,9 +115,11 @@ void store_sums(const std::vector<A>& parts, int64_t blocks, int64_t stride, int
 
 }  // namespace
 
-void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                const Tensor& y, const Tensor& mean, const Tensor& rstd, Stream) {
+void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
+                double eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                const Tensor& rstd, Stream) {
   const int64_t rows = x.sizes()[0], n = x.sizes()[1];
+  const bool centred = mean.defined();
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = compute_t<T>;
@@ -94,40 +128,46 @@ void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, doubl
     parallel_for(rows, grain_for(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* row = static_cast<const T*>(x.data()) + r * n;
-        Moments m;
-        for (int64_t i = 0; i < n; i += kChunk) {
-          m.merge(chunk_moments(row + i, std::min(kChunk, n - i)));
+        if (residual.defined()) {
+          T* total = static_cast<T*>(sum.data()) + r * n;
+          add_rows(row, static_cast<const T*>(residual.data()) + r * n, n, total);
+          row = total;
         }
-        const A mu = static_cast<A>(m.mean);
-        const A scale = static_cast<A>(1 / std::sqrt(m.m2 / static_cast<double>(n) + eps));
-        static_cast<A*>(mean.data())[r] = mu;
+        const auto [mu, deviation] = row_statistics(row, n, centred);
+        const A scale = static_cast<A>(1 / std::sqrt(deviation + eps));
+        if (centred) static_cast<A*>(mean.data())[r] = static_cast<A>(mu);
         static_cast<A*>(rstd.data())[r] = scale;
-        normalise_row(row, n, mu, scale, w.data(), b.data(), static_cast<T*>(y.data()) + r * n);
+        normalise_row(row, n, static_cast<A>(mu), scale, w.data(), b.data(),
+                      static_cast<T*>(y.data()) + r * n);
       }
     });
   });
 }
 
-void layer_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                         const Tensor& mean, const Tensor& rstd, const Tensor& gx,
-                         const Tensor& gweight, const Tensor& gbias, Stream) {
+void layer_norm_backward(const Tensor& gy, const Tensor& gsum, const Tensor& x,
+                         const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                         const Tensor& gx, const Tensor& gweight, const Tensor& gbias, Stream) {
   const int64_t rows = x.sizes()[0], n = x.sizes()[1];
+  const bool centred = mean.defined();
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = compute_t<T>;
     const std::vector<A> w = row_values<A>(channel_values(weight, n, 1), 1);
     const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     std::vector<A> parts(static_cast<size_t>(blocks * 2 * n));
+    const auto row_of = [n](const Tensor& t, int64_t r) {
+      return t.defined() ? static_cast<T*>(t.data()) + r * n : nullptr;
+    };
     parallel_for(blocks, grain_for(kBlockRows * n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin * kBlockRows; r < std::min(rows, end * kBlockRows); ++r) {
-        const T *g = static_cast<const T*>(gy.data()) + r * n,
-                *in = static_cast<const T*>(x.data()) + r * n;
-        const A mu = static_cast<const A*>(mean.data())[r];
-        const A scale = static_cast<const A*>(rstd.data())[r];
+        const T *g = row_of(gy, r), *in = row_of(x, r);
+        const A mu = centred ? static_cast<const A*>(mean.data())[r] : A(0);
+        const A scale = static_cast<const A*>(rstd.data())[r], count = static_cast<A>(n);
         A* part = &parts[r / kBlockRows * 2 * n];
         const RowSums<A> sums = sum_row<T>(g, in, n, mu, scale, w.data(), part, part + n);
         if (gx.defined()) {
-          gradient_row<T>(g, in, n, mu, scale, w.data(), sums, static_cast<T*>(gx.data()) + r * n);
+          gradient_row<T>(g, row_of(gsum, r), in, n, mu, scale, w.data(),
+                          centred ? sums.g / count : A(0), sums.dot / count, row_of(gx, r));
         }
       }
     });

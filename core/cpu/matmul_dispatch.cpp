@@ -1,12 +1,13 @@
 // matmul_dispatch.cpp - which engine computes a matrix product, by type, size and measurement.
 #include "tarn/core/cpu/matmul_dispatch.h"
 
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "tarn/core/cpu/dnnl_matmul.h"
 #include "tarn/core/cpu/few_rows.h"
 #include "tarn/core/cpu/gemm.h"
+#include "tarn/core/cpu/half_buffer.h"
 #include "tarn/core/parallel.h"
 
 namespace tarn::cpu {
@@ -16,47 +17,66 @@ namespace {
 constexpr int64_t kOwnMacs = 64 * 64 * 48;
 constexpr int64_t kGrainElements = 1 << 14;  // per thread at least
 
-/// A matrix (or a batch of them) of halves as dense f32.
-template <typename T>
-std::unique_ptr<float[]> widen(const void* data, int64_t batch, int64_t batch_stride, int64_t rows,
-                               int64_t row_stride, int64_t cols, int64_t col_stride) {
-  auto out = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(batch * rows * cols));
-  const T* from = static_cast<const T*>(data);
-  parallel_for(batch * rows, 1 + kGrainElements / (cols + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* row = from + i / rows * batch_stride + i % rows * row_stride;
-      float* to = out.get() + i * cols;
-      for (int64_t j = 0; j < cols; ++j) to[j] = float(row[j * col_stride]);
+/// A batch of matrices of halves in f32, dense in the order in which the halves lie.
+struct Widened {
+  FloatBlock values;
+  int64_t batch, row, col;  // strides
+
+  template <typename T>
+  Widened(const T* from, int64_t count, int64_t batch_stride, int64_t rows, int64_t row_stride,
+          int64_t cols, int64_t col_stride)
+      : values((batch_stride == 0 ? 1 : count) * rows * cols),
+        batch(batch_stride == 0 ? 0 : rows * cols),
+        row(cols),
+        col(1) {
+    if (row_stride == 1 && col_stride != 1) {  // by columns
+      std::swap(rows, cols);
+      std::swap(row_stride, col_stride);
+      row = 1, col = cols;
     }
-  });
-  return out;
-}
+    const int64_t lines = (batch_stride == 0 ? 1 : count) * rows;
+    float* const to = values.data();
+    parallel_for(lines, 1 + kGrainElements / (cols + 1), [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* __restrict x = from + i / rows * batch_stride + i % rows * row_stride;
+        float* __restrict y = to + i * cols;
+        if (col_stride == 1) {
+          for (int64_t j = 0; j < cols; ++j) y[j] = float(x[j]);
+        } else {
+          for (int64_t j = 0; j < cols; ++j) y[j] = float(x[j * col_stride]);
+        }
+      }
+    });
+  }
+};
 
 template <typename T>
 void matmul_through_f32(const MatmulCall& call) {
-  const auto a = widen<T>(call.a, call.batch, call.a_batch, call.m, call.a_row, call.k, call.a_col);
-  const auto b = widen<T>(call.b, call.batch, call.b_batch, call.k, call.b_row, call.n, call.b_col);
-  const auto c = call.beta != 0
-                     ? widen<T>(call.c, call.batch, call.c_batch, call.m, call.c_row, call.n, 1)
-                     : std::make_unique_for_overwrite<float[]>(
-                           static_cast<size_t>(call.batch * call.m * call.n));
-  const auto bias = widen<T>(call.bias, 1, 0, call.bias != nullptr ? 1 : 0, 0, call.n, 1);
+  const auto halves = [](const void* p) { return static_cast<const T*>(p); };
+  const Widened a(halves(call.a), call.batch, call.a_batch, call.m, call.a_row, call.k, call.a_col);
+  const Widened b(halves(call.b), call.batch, call.b_batch, call.k, call.b_row, call.n, call.b_col);
+  // Without beta, C is not read.
+  const Widened c(halves(call.c), call.batch, call.batch == 1 ? 0 : call.c_batch,
+                  call.beta != 0 ? call.m : 0, call.c_row, call.n, 1);
+  const FloatBlock sums(call.beta != 0 ? 0 : call.batch * call.m * call.n);
+  const Widened bias(halves(call.bias), 1, 0, call.bias != nullptr ? 1 : 0, 0, call.n, 1);
+  float* const out = call.beta != 0 ? c.values.data() : sums.data();
   MatmulCall wide = call;
   wide.dtype = DType::kF32;
-  wide.a = a.get(), wide.a_batch = call.m * call.k, wide.a_row = call.k, wide.a_col = 1;
-  wide.b = b.get(), wide.b_batch = call.k * call.n, wide.b_row = call.n, wide.b_col = 1;
-  wide.c = c.get(), wide.c_batch = call.m * call.n, wide.c_row = call.n;
-  wide.bias = call.bias != nullptr ? bias.get() : nullptr;
+  wide.a = a.values.data(), wide.a_batch = a.batch, wide.a_row = a.row, wide.a_col = a.col;
+  wide.b = b.values.data(), wide.b_batch = b.batch, wide.b_row = b.row, wide.b_col = b.col;
+  wide.c = out, wide.c_batch = call.m * call.n, wide.c_row = call.n;
+  wide.bias = call.bias != nullptr ? bias.values.data() : nullptr;
   matmul(wide);
-  T* to = static_cast<T*>(call.c);
-  parallel_for(call.batch * call.m, 1 + kGrainElements / (call.n + 1),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   T* row = to + i / call.m * call.c_batch + i % call.m * call.c_row;
-                   for (int64_t j = 0; j < call.n; ++j)
-                     row[j] = T(c[static_cast<size_t>(i * call.n + j)]);
-                 }
-               });
+  parallel_for(
+      call.batch * call.m, 1 + kGrainElements / (call.n + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          T* __restrict row =
+              static_cast<T*>(call.c) + i / call.m * call.c_batch + i % call.m * call.c_row;
+          const float* __restrict from = out + i * call.n;
+          for (int64_t j = 0; j < call.n; ++j) row[j] = T(from[j]);
+        }
+      });
 }
 
 template <typename T>

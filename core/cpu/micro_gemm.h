@@ -2,8 +2,8 @@
 //
 // C[MR, NV vectors] (+)= A[MR, kc] * B[kc, NV vectors]. A is read in place, one broadcast per row
 // and step; B has dense rows. 14 x 2 vectors keeps 28 of 32 AVX-512 registers as accumulators: 28
-// fused multiply-adds for 16 loads. Every element of C is summed in the order of k, so the bits do
-// not depend on how rows and columns are split.
+// fused multiply-adds for 16 loads. AVX2 has 16 registers: 6 x 2. Every element of C is summed in
+// the order of k, so the bits do not depend on how rows and columns are split.
 #pragma once
 
 #include <array>
@@ -11,26 +11,27 @@
 #include <utility>
 
 #include "tarn/core/cpu/simd16.h"
+#include "tarn/core/cpu/vector_bytes.h"
 
 namespace tarn::cpu {
 
-constexpr int64_t kMaxRows = 14;  // rows of the largest register block
+constexpr int64_t kMaxRows = kVectorBytes == 64 ? 14 : 6;  // rows of the largest register block
 
-/// The 64-byte vector of T.
+/// The vector of T that fills a register.
 template <typename T>
 struct Wide;
 template <>
 struct Wide<float> {
-  typedef float type __attribute__((vector_size(64)));
-  typedef float unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+  typedef float type __attribute__((vector_size(kVectorBytes)));
+  typedef float unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 };
 template <>
 struct Wide<double> {
-  typedef double type __attribute__((vector_size(64)));
-  typedef double unaligned __attribute__((vector_size(64), aligned(8), may_alias));
+  typedef double type __attribute__((vector_size(kVectorBytes)));
+  typedef double unaligned __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
 };
 template <typename T>
-constexpr int64_t kWidth = 64 / static_cast<int64_t>(sizeof(T));
+constexpr int64_t kWidth = kVectorBytes / static_cast<int64_t>(sizeof(T));
 /// Columns of a packed panel of B: two vectors.
 template <typename T>
 constexpr int64_t kPanelOf = 2 * kWidth<T>;

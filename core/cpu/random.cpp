@@ -4,6 +4,7 @@
 // operations for the bits; 4 bytes written (dropout: 4 read, 4 written).
 #include "tarn/core/cpu/random_words.h"
 #include "tarn/core/cpu/table.h"
+#include "tarn/core/mul_add.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random_draws.h"
 
@@ -106,18 +107,28 @@ void randint(PhiloxState state, int64_t low, int64_t high, const Tensor& out, St
   });
 }
 
-void dropout(PhiloxState state, double p, const Tensor& x, const Tensor& y, Stream) {
+void dropout(PhiloxState state, double p, const Tensor& x, const Tensor& residual, const Tensor& y,
+             Stream) {
   const uint64_t limit = draws::threshold(p);
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
     const T* from = x.data<T>();
+    const T* add = residual.defined() ? residual.data<T>() : nullptr;
     T* to = y.data<T>();
     const C scale = p < 1 ? static_cast<C>(1 / (1 - p)) : C(0);
     for_blocks<1>(state, x.numel(), [=](const uint32_t* w, int64_t first, int n) {
-      for (int i = 0; i < n; ++i) {
-        const C kept = static_cast<C>(from[first + i]) * scale;
-        to[first + i] = T(w[i] < limit ? C(0) : kept);
+      if (add == nullptr) {
+        for (int i = 0; i < n; ++i) {
+          const C kept = static_cast<C>(from[first + i]) * scale;
+          to[first + i] = T(w[i] < limit ? C(0) : kept);
+        }
+      } else {
+        for (int i = 0; i < n; ++i) {
+          const C other = static_cast<C>(add[first + i]);
+          const C kept = mul_add(static_cast<C>(from[first + i]), scale, other);
+          to[first + i] = T(w[i] < limit ? other : kept);
+        }
       }
     });
   });

@@ -1,14 +1,15 @@
-// vec.h - 64-byte vectors for reductions, whose accumulators must stay in registers.
+// vec.h - vectors for reductions, whose accumulators must stay in registers.
 //
 // Loops without a carried sum need none of this: the compiler vectorises them. A reduction may not
-// be reordered by the compiler, so its lanes are written out here, with GCC's vector extension,
-// which works for any target (wider vectors than the machine has are split).
+// be reordered by the compiler, so its lanes are written out here, with GCC's vector extension, as
+// wide as the target's registers.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "tarn/core/cpu/vector_bytes.h"
 #include "tarn/core/dtype.h"
 #include "tarn/core/mul_add.h"
 
@@ -21,7 +22,7 @@ struct VecOf {
   typedef A type __attribute__((vector_size(sizeof(A) * kLanes)));
 };
 template <class A>
-inline constexpr int kLanes = 64 / static_cast<int>(sizeof(A));
+inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(A));
 template <class A>
 using Vec = typename VecOf<A, kLanes<A>>::type;
 

@@ -65,7 +65,7 @@ void transform_filters(const Pass& p, int64_t out_block, int64_t in_block, float
   p.scheme.filters(block, std::min(kBlock, p.outs - out), std::min(kBlock, p.ins - in), u);
 }
 
-/// m[points][tiles][64] (+)= v[points][tiles][64] * u[filters][2][ins][32].
+/// m[points][tiles][64] (+)= v[points][tiles][64] * u[filters], packed as FiltersToPoints says.
 void multiply_points(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t ins, const float* v,
                      const float* u, float* m, int64_t stride, bool accumulate) {
   for (int64_t point = 0; point < scheme.points; ++point) {

@@ -59,7 +59,7 @@ TARN_INLINE void filter_points6(const v16* g, v16* u) {
 /// Nine points to four outputs: both phases add up.
 TARN_INLINE void output_samples4(const v16* m, v16* y) {
   even_samples(m, y);
-  for (int i = 0; i < kTile; ++i) y[i] += m[kEven + i];
+  for (int i = 0; i < kTile; ++i) y[i] = y[i] + m[kEven + i];
 }
 
 /// Nine points to eight pixels of gx: the phases alternate.

@@ -134,7 +134,8 @@ struct FilterView {
 };
 
 /// Filters of `outs` x `ins` channels (at most 64 each), packed as panels:
-/// u[36][2][ins][32], points point_stride(kBlock) apart, panels kBlock * kPanel apart.
+/// u[36][kBlock / kPanel][ins][kPanel], points point_stride(kBlock) apart, panels kBlock * kPanel
+/// apart.
 using FiltersToPoints = void (*)(const FilterView& w, int64_t outs, int64_t ins, float* u);
 /// Points m[36][ins][64 outs] to filter gradients gw[out * out_stride + in * 9 + tap], written.
 using PointsToFilters = void (*)(const float* m, int64_t stride, int64_t outs, int64_t ins,

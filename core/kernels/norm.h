@@ -30,13 +30,17 @@ struct NormKernels {
                               const Tensor& gweight, const Tensor& gbias, const Tensor& gresidual,
                               Stream stream) = nullptr;
   /// Layer norm over the last dimension of x [M, D] (dense): y, mean [M], rstd [M]. weight, bias
-  /// [D] or undefined.
-  void (*layer_norm)(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                     const Tensor& y, const Tensor& mean, const Tensor& rstd,
-                     Stream stream) = nullptr;
-  void (*layer_norm_backward)(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                              const Tensor& mean, const Tensor& rstd, const Tensor& gx,
-                              const Tensor& gweight, const Tensor& gbias, Stream stream) = nullptr;
+  /// [D] or undefined. mean undefined: RMS norm, that is mean = 0 and rstd of the squares.
+  /// residual [M, D] defined: x + residual is written to sum (rounded to x's dtype) and normalised.
+  void (*layer_norm)(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                     const Tensor& bias, double eps, const Tensor& sum, const Tensor& y,
+                     const Tensor& mean, const Tensor& rstd, Stream stream) = nullptr;
+  /// x: what was normalised; mean undefined: of RMS norm. gsum (or undefined): what the sum's other
+  /// uses bring, added to gx.
+  void (*layer_norm_backward)(const Tensor& gy, const Tensor& gsum, const Tensor& x,
+                              const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                              const Tensor& gx, const Tensor& gweight, const Tensor& gbias,
+                              Stream stream) = nullptr;
 };
 
 }  // namespace tarn

@@ -22,9 +22,10 @@ struct RandomKernels {
   void (*randint)(PhiloxState state, int64_t low, int64_t high, const Tensor& out,
                   Stream stream) = nullptr;
   /// y = keep ? x / (1 - p) : 0, all 0 for p = 1; the mask is recomputed from the state in backward
-  /// (x := gy), so nothing is saved. x and y dense in one layout. 32-bit draws.
-  void (*dropout)(PhiloxState state, double p, const Tensor& x, const Tensor& y,
-                  Stream stream) = nullptr;
+  /// (x := gy), so nothing is saved. residual (or undefined) is added. All dense in one layout.
+  /// 32-bit draws.
+  void (*dropout)(PhiloxState state, double p, const Tensor& x, const Tensor& residual,
+                  const Tensor& y, Stream stream) = nullptr;
 };
 
 }  // namespace tarn

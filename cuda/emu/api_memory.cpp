@@ -49,7 +49,8 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
     if (device_of(from) != kNoDevice) require_device_range(from, bytes, name);
   };
   const bool capturing = stream->capture != nullptr;
-  if (settings().lazy && is_pageable(from) && !capturing) {
+  const bool deferred = is_deferred() && !capturing;
+  if (deferred && is_pageable(from)) {
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
                                                       static_cast<const char*>(from) + bytes);
     const cudaError_t error = enqueue(
@@ -72,7 +73,7 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
         lock);
     if (error != cudaSuccess) return error;
   }
-  if (settings().lazy && is_pageable(to) && !capturing) drain(*stream, lock);
+  if (deferred && is_pageable(to)) drain(*stream, lock);
   return cudaSuccess;
 }
 

@@ -55,7 +55,8 @@ void mark(const char* call, void* block, void* stream,
   const int device = device_of(block);
   if (device == kNoDevice) die("%s: %p is not device memory", call, block);
   char* data = static_cast<char*>(block);
-  Stream* s = stream_of(static_cast<cudaStream_t>(stream));
+  // Called by any thread, whose current device may be another one.
+  Stream* s = stream ? stream_of(static_cast<cudaStream_t>(stream)) : default_stream(device);
   if (s == nullptr) {
     run(device, data);  // the stream is gone, and with it all its work
   } else if (s->capture == nullptr) {

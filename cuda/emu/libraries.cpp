@@ -54,6 +54,31 @@
 #else
 #define TARN_EMU_CUDNN(X)
 #endif
+#if TARN_HAVE_NCCL
+static constexpr bool kHaveNccl = true;
+#define TARN_EMU_NCCL(X) \
+  X(ncclGetVersion) \
+  X(ncclGetUniqueId) \
+  X(ncclCommInitRankConfig) \
+  X(ncclCommFinalize) \
+  X(ncclCommDestroy) \
+  X(ncclCommAbort) \
+  X(ncclCommGetAsyncError) \
+  X(ncclGetErrorString) \
+  X(ncclGetLastError) \
+  X(ncclAllReduce) \
+  X(ncclReduce) \
+  X(ncclBroadcast) \
+  X(ncclAllGather) \
+  X(ncclReduceScatter) \
+  X(ncclSend) \
+  X(ncclRecv) \
+  X(ncclGroupStart) \
+  X(ncclGroupEnd)
+#else
+static constexpr bool kHaveNccl = false;
+#define TARN_EMU_NCCL(X)
+#endif
 // clang-format on
 
 // Declared under another name: only the address is wanted, and some are overloaded in the header.
@@ -61,13 +86,15 @@
 TARN_EMU_CUBLAS(DECLARE)
 TARN_EMU_CUBLASLT(DECLARE)
 TARN_EMU_CUDNN(DECLARE)
+TARN_EMU_NCCL(DECLARE)
 #undef DECLARE
 
 namespace tarn::emu {
 
 bool stands_in_for(const char* library) {
   return std::strcmp(library, "cuBLAS") == 0 || std::strcmp(library, "cuBLASLt") == 0 ||
-         (TARN_HAVE_CUDNN && std::strcmp(library, "cuDNN") == 0);
+         (TARN_HAVE_CUDNN && std::strcmp(library, "cuDNN") == 0) ||
+         (kHaveNccl && std::strcmp(library, "NCCL") == 0);
 }
 
 void* library_symbol(const char* name) {
@@ -77,7 +104,7 @@ void* library_symbol(const char* name) {
   };
 #define ENTRY(name) {#name, tarn_emu_##name},
   static const Symbol kSymbols[] = {TARN_EMU_CUBLAS(ENTRY) TARN_EMU_CUBLASLT(ENTRY)
-                                        TARN_EMU_CUDNN(ENTRY)};
+                                        TARN_EMU_CUDNN(ENTRY) TARN_EMU_NCCL(ENTRY)};
 #undef ENTRY
   for (const Symbol& symbol : kSymbols) {
     if (std::strcmp(symbol.name, name) == 0) return reinterpret_cast<void*>(symbol.address);

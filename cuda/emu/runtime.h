@@ -165,12 +165,14 @@ struct Stream {
 };
 
 Stream* stream_of(cudaStream_t handle);  // null: not a live stream
+Stream* default_stream(int device);
 Stream* create_stream(int device, bool blocking, int priority);
 void destroy_stream(Stream* stream);
 int current_device();
 void set_current_device(int device);
 
-/// Appends to the stream, or to the graph being captured; runs it at once unless lazy.
+/// Appends to the stream, or to the graph being captured; runs it at once unless lazy, or unless
+/// what comes before it waits for the world outside.
 cudaError_t enqueue(Stream& stream, Operation operation, Lock& lock);
 cudaError_t enqueue(Stream& stream, std::function<void()> run, Lock& lock);
 
@@ -180,6 +182,13 @@ void drain(const Event& event, Lock& lock);
 void drain_device(int device, Lock& lock);
 /// Lazy: runs one operation of any stream.
 void advance(Lock& lock);
+
+/// An event that no stream records but another thread or process completes: between the two calls,
+/// who waits for it sleeps.
+void expect_outside(Event& event);
+void complete_outside(Event& event);
+/// True if work may still be queued when the call that enqueued it returns.
+bool is_deferred();
 
 bool in_host_function();
 double now_seconds();

@@ -3,6 +3,7 @@
 // Eager: an operation runs inside the call that enqueues it. Lazy: it waits until some call
 // synchronises; then streams advance against each other in random order, so that a missing wait
 // shows as a wrong result. Event waits and the legacy stream's implicit order are kept in both.
+// What waits for another process or thread (nccl.cpp) goes on when that has answered, in both.
 #include <chrono>
 #include <random>
 
@@ -17,6 +18,7 @@ struct Streams {
   std::set<CUstream_st*> created;
   std::condition_variable operation_ended;
   uint64_t next_sequence = 1;
+  int outside = 0;  // events that the world outside will complete
   std::mt19937 random{settings().seed};
 
   Streams() {
@@ -92,14 +94,16 @@ void run_front(Stream& stream, Lock& lock) {
   streams().operation_ended.notify_all();
 }
 
+// waits: false: returns when all that is left waits for the world outside.
 template <class Done>
-void run_until(Done done, Stream* preferred, Lock& lock) {
+void run_until(Done done, Stream* preferred, Lock& lock, bool waits = true) {
   while (!done()) {
     if (Stream* next = pick(preferred)) {
       run_front(*next, lock);
       continue;
     }
-    bool running_elsewhere = false;
+    if (streams().outside > 0 && !waits) return;
+    bool running_elsewhere = streams().outside > 0;
     streams().for_each([&](const Stream& stream) { running_elsewhere |= stream.running != 0; });
     if (!running_elsewhere) die("streams wait for each other for ever");
     streams().operation_ended.wait(lock);
@@ -110,9 +114,13 @@ void run_until(Done done, Stream* preferred, Lock& lock) {
 
 Stream* stream_of(cudaStream_t handle) {
   if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-    return streams().defaults[static_cast<std::size_t>(device_of_thread)].get();
+    return default_stream(device_of_thread);
   }
   return streams().created.count(handle) != 0 ? handle : nullptr;
+}
+
+Stream* default_stream(int device) {
+  return streams().defaults[static_cast<std::size_t>(device)].get();
 }
 
 Stream* create_stream(int device, bool blocking, int priority) {
@@ -150,7 +158,7 @@ cudaError_t enqueue(Stream& stream, Operation operation, Lock& lock) {
   operation.sequence = streams().next_sequence++;
   stream.queue.push_back(std::move(operation));
   if (!settings().lazy) {
-    run_until([&stream] { return stream.idle(); }, &stream, lock);
+    run_until([&stream] { return stream.idle(); }, &stream, lock, false);
   }
   return cudaSuccess;
 }
@@ -180,6 +188,21 @@ void drain_device(int device, Lock& lock) {
       },
       nullptr, lock);
   check_red_zones();
+}
+
+void expect_outside(Event& event) {
+  event.recorded = event.completed + 1;
+  ++streams().outside;
+}
+
+void complete_outside(Event& event) {
+  event.completed = event.recorded;
+  --streams().outside;
+  streams().operation_ended.notify_all();
+}
+
+bool is_deferred() {
+  return settings().lazy || streams().outside > 0;
 }
 
 void advance(Lock& lock) {

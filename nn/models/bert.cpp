@@ -40,7 +40,8 @@ BertOutput::BertOutput(Module* parent, std::string name, int64_t in, const BertO
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor BertOutput::add(const Tensor& x, const Tensor& residual) {
-  return norm(dropout_(dense(x)) + residual);
+  const CallScope scope(*this);
+  return norm.add(dropout_(dense(x)), residual).y;
 }
 
 BertAttention::Self::Self(Module* parent, std::string name, const BertOptions& o)
@@ -57,6 +58,7 @@ BertAttention::BertAttention(Module* parent, std::string name, const BertOptions
       dropout_(o.dropout) {}
 
 Tensor BertAttention::run(const Tensor& x, const Tensor& mask) {
+  const CallScope scope(*this);
   const auto heads = [&](const Tensor& y) {
     return y.reshape({y.size(0), y.size(1), heads_, y.size(2) / heads_}).transpose(1, 2);
   };
@@ -75,6 +77,7 @@ BertLayer::BertLayer(const Options& o)
       output(this, "output", o.hidden, o) {}
 
 Tensor BertLayer::run(const Tensor& x, const Tensor& mask) {
+  const CallScope scope(*this);
   const Tensor y = attention.run(x, mask);
   return output.add(linear_gelu(y, intermediate.dense.weight, intermediate.dense.bias), y);
 }
@@ -105,6 +108,7 @@ Bert::Bert(const Options& o)
 }
 
 Tensor Bert::run(const Tensor& tokens, const Tensor& mask, const Tensor& types) {
+  const CallScope scope(*this);
   TARN_CHECK_AS(ShapeError, tokens.dim() == 2, "Bert: tokens must be [B, T]; got ",
                 tokens.describe());
   const int64_t time = tokens.size(1);
@@ -128,11 +132,18 @@ Tensor Bert::pooled(const Tensor& hidden) {
   return tanh(pooler->dense(hidden.select(1, 0)));
 }
 
-Tensor Bert::sentence_vectors(const Tensor& tokens, const Tensor& mask) {
+Tensor Bert::sentence_vectors(const Tensor& tokens, const Tensor& mask,
+                              const SentenceOptions& options) {
   const Tensor hidden = run(tokens, mask);
-  const Tensor counts = mask.to(hidden.dtype()).unsqueeze(2);
-  const Tensor mean = (hidden * counts).sum({1}) / clamp_min(counts.sum({1}), 1e-9);
-  return mean / clamp_min(tarn::norm(mean, 2, {1}, true), 1e-12);
+  Tensor vectors;
+  if (options.pooling == SentenceOptions::Pooling::kFirst) {
+    vectors = hidden.select(1, 0);
+  } else {
+    const Tensor counts = mask.to(hidden.dtype()).unsqueeze(2);
+    vectors = (hidden * counts).sum({1}) / clamp_min(counts.sum({1}), 1e-9);
+  }
+  if (!options.normalize) return vectors;
+  return vectors / clamp_min(tarn::norm(vectors, 2, {1}, true), 1e-12);
 }
 
 TensorDict bert_state_from_huggingface(const TensorDict& dict) {

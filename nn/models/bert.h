@@ -30,6 +30,13 @@ struct BertOptions {
 /// Sizes of "bert-base-uncased" and "all-MiniLM-L6-v2". Throws ValueError that lists them.
 BertOptions bert_options(const std::string& name);
 
+/// How hidden states [B, T, size] become one vector a sentence.
+struct SentenceOptions {
+  enum class Pooling { kMean, kFirst };  ///< over the real tokens; or the first, [CLS]
+  Pooling pooling = Pooling::kMean;
+  bool normalize = true;  ///< to length 1
+};
+
 /// dense, dropout, and LayerNorm of the sum with what went around.
 class BertOutput final : public Module {
  public:
@@ -89,9 +96,10 @@ class Bert final : public Module {
   Tensor run(const Tensor& tokens, const Tensor& mask = {}, const Tensor& types = {});
   /// tanh(dense(hidden of the first token)): [B, size].
   Tensor pooled(const Tensor& hidden);
-  /// The mean of the hidden states of the tokens that mask counts, of length 1: [B, size]. These
+  /// One vector a sentence, [B, size], of the hidden states of the tokens that mask counts. These
   /// are the vectors of sentence-transformers.
-  Tensor sentence_vectors(const Tensor& tokens, const Tensor& mask);
+  Tensor sentence_vectors(const Tensor& tokens, const Tensor& mask,
+                          const SentenceOptions& options = {});
 
   const Options& options() const { return options_; }
 

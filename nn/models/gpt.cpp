@@ -13,6 +13,7 @@ namespace tarn::nn::models {
 namespace {
 
 constexpr double kStd = 0.02;
+constexpr char kPrefix[] = "transformer.";  // of all names but lm_head.weight
 
 const GptOptions& checked(const GptOptions& o) {
   TARN_CHECK_AS(ValueError, o.vocab > 0 && o.block > 0 && o.layers > 0 && o.heads > 0 && o.size > 0,
@@ -25,6 +26,12 @@ const GptOptions& checked(const GptOptions& o) {
 
 LayerNormOptions norm_options(const GptOptions& o) {
   return {.shape = {o.size}, .bias = o.bias};
+}
+
+/// True for the linear weights, which Hugging Face stores [in, out].
+bool is_turned(const std::string& name) {
+  return name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") ||
+         name.ends_with("c_fc.weight");
 }
 
 /// [B, T, 3 C] -> queries, keys or values (part 0, 1, 2) [B, H, T, D].
@@ -98,13 +105,13 @@ GptBlock::GptBlock(const Options& o)
       mlp(this, "mlp", o) {}
 
 Tensor GptBlock::forward(const Tensor& x) {
-  const Tensor y = x + attn(ln_1(x));
-  return y + mlp(ln_2(y));
+  const AddNormResult y = ln_2.add(x, attn(ln_1(x)));
+  return y.sum + mlp(y.y);
 }
 
 Tensor GptBlock::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
-  const Tensor y = x + attn.forward(ln_1(x), cache, layer);
-  return y + mlp(ln_2(y));
+  const AddNormResult y = ln_2.add(x, attn.forward(ln_1(x), cache, layer));
+  return y.sum + mlp(y.y);
 }
 
 Gpt::Transformer::Transformer(Module* parent, std::string name, const Options& o)
@@ -148,6 +155,7 @@ Tensor Gpt::embed(const Tensor& tokens, int64_t first) {
 }
 
 Tensor Gpt::features(const Tensor& tokens) {
+  const CallScope scope(*this);
   Tensor x = embed(tokens, 0);
   for (GptBlock* block : transformer.h) {
     const auto run = [block](const Tensor& in) { return (*block)(in); };
@@ -161,6 +169,7 @@ Tensor Gpt::forward(const Tensor& tokens) {
 }
 
 Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
+  const CallScope scope(*this);
   TARN_CHECK_AS(ShapeError, tokens.sizes() == targets.sizes(),
                 "Gpt: targets must have the sizes of tokens; got tokens=", tokens.describe(),
                 ", targets=", targets.describe());
@@ -213,18 +222,26 @@ std::string Gpt::details() const {
 
 TensorDict gpt_state_from_huggingface(const TensorDict& dict) {
   TensorDict out;
-  const std::string prefix = "transformer.";
   const NoGradGuard no_grad;
   for (const auto& [key, tensor] : dict) {
     const bool is_head = key.starts_with("lm_head.");
-    const std::string name = key.starts_with(prefix) || is_head ? key : prefix + key;
+    const std::string name = key.starts_with(kPrefix) || is_head ? key : kPrefix + key;
     if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) continue;  // masks
-    const bool turned = name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") ||
-                        name.ends_with("c_fc.weight");
-    out.add(name, turned ? tensor.t().contiguous() : tensor);
+    out.add(name, is_turned(name) ? tensor.t().contiguous() : tensor);
   }
-  const Tensor* wte = out.find(prefix + "wte.weight");
+  const Tensor* wte = out.find(std::string(kPrefix) + "wte.weight");
   if (wte != nullptr && !out.contains("lm_head.weight")) out.add("lm_head.weight", *wte);
+  return out;
+}
+
+TensorDict gpt_state_to_huggingface(const TensorDict& dict) {
+  TensorDict out;
+  const NoGradGuard no_grad;
+  for (const auto& [name, tensor] : dict) {
+    if (!name.starts_with(kPrefix)) continue;  // lm_head.weight is wte.weight
+    const Tensor plain = tensor.detach();
+    out.add(name.substr(std::size(kPrefix) - 1), is_turned(name) ? plain.t().contiguous() : plain);
+  }
   return out;
 }
 

@@ -133,5 +133,8 @@ class Gpt final : public Module {
 /// A state_dict for Gpt from Hugging Face's GPT-2 (keys with or without "transformer."): its linear
 /// weights are stored [in, out] and turned; mask buffers are left out; lm_head.weight is added.
 TensorDict gpt_state_from_huggingface(const TensorDict& dict);
+/// The way back: what a file of Hugging Face's GPT-2 holds, from the state_dict of a Gpt with
+/// biases.
+TensorDict gpt_state_to_huggingface(const TensorDict& dict);
 
 }  // namespace tarn::nn::models

@@ -45,10 +45,12 @@ Tensor Translator::embed(Embedding& embedding, const Tensor& tokens) {
 }
 
 Tensor Translator::encode(const Tensor& source, const Tensor& source_mask) {
+  const CallScope scope(*this);
   return encoder.run(embed(source_embedding, source), {.key_mask = source_mask});
 }
 
 Tensor Translator::decode(const Tensor& target, const Tensor& memory, const Tensor& source_mask) {
+  const CallScope scope(*this);
   return head(decoder.run(embed(target_embedding, target), memory, {.causal = true},
                           {.key_mask = source_mask}));
 }

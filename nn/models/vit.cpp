@@ -48,8 +48,8 @@ VitLayer::VitLayer(Module* parent, std::string name, const VitOptions& o)
 }
 
 Tensor VitLayer::forward(const Tensor& x) {
-  const Tensor y = x + dropout_(self_attention(ln_1(x)));
-  return y + mlp(ln_2(y));
+  const AddNormResult y = ln_2.add(x, dropout_(self_attention(ln_1(x))));
+  return y.sum + mlp(y.y);
 }
 
 Vit::Encoder::Layers::Layers(Module* parent, std::string name, const VitOptions& o)

@@ -2,13 +2,15 @@
 """transformer.safetensors, in three parts, all computed in float64 and stored in float32 (losses: float64):
 
 "gpt.": "start.<name>", "tokens" [steps, B, T], "targets" (-1: ignored), "grad.<name>" of step 0,
-        "end.<name>" after AdamW; "losses" [steps]
+        "end.<name>" after AdamW; "losses" [steps]; "bf16.losses" and "bf16.grad.<name>": the same run in
+        float32 with the forward pass under autocast to bfloat16
 "bert.": the same with "mask" [steps, B, T] (0: padding) and "goal" [steps, B, T, C]: the loss is the mean square
         of (hidden - goal) over real tokens plus that of the pooled vectors; "vectors": sentence vectors at the start
 "torch.": nn.Transformer (2 + 2 layers, batch_first): "start.<name>", "src", "tgt", "pad" (1: padding of src),
         "cot", "out", "grad.<name>"; the target mask is causal
 Metadata "run": the options of the three.
 """
+import copy
 import math
 
 import torch
@@ -122,24 +124,35 @@ def randomise(model, scale):
         p.data = (shift + scale * torch.randn(p.shape)).float().double()
 
 
-def train(prefix, model, loss_of, tensors):
-    """STEPS of AdamW; loss_of(step)."""
+def train_steps(prefix, model, loss_of, tensors):
+    """STEPS of AdamW; loss_of(step, model)."""
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
-    for name, p in model.named_parameters():
-        tensors[f"{prefix}start.{name}"] = p.detach().float()
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = loss_of(step)
+        loss = loss_of(step, model)
         loss.backward()
         losses.append(loss.item())
         if step == 0:
             for name, p in model.named_parameters():
-                tensors[f"{prefix}grad.{name}"] = p.grad.float()
+                tensors[f"{prefix}grad.{name}"] = p.grad.float().clone()  # float32 would be the same memory
         optimizer.step()
+    tensors[prefix + "losses"] = torch.tensor(losses, dtype=torch.float64)
+
+
+def train(prefix, model, loss_of, tensors):
+    """The steps in float64, and from the same weights under autocast to bfloat16."""
+    for name, p in model.named_parameters():
+        tensors[f"{prefix}start.{name}"] = p.detach().float()
+    half = copy.deepcopy(model).float()
+    train_steps(prefix, model, loss_of, tensors)
     for name, p in model.named_parameters():
         tensors[f"{prefix}end.{name}"] = p.detach().float()
-    tensors[prefix + "losses"] = torch.tensor(losses, dtype=torch.float64)
+
+    def half_loss(step, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss_of(step, model)
+    train_steps(prefix + "bf16.", half, half_loss, tensors)
 
 
 def gpt(tensors):
@@ -151,7 +164,7 @@ def gpt(tensors):
     targets[:, 1, :4] = -1
     tensors["gpt.tokens"], tensors["gpt.targets"] = tokens, targets
 
-    def loss(step):
+    def loss(step, model):
         logits = model(tokens[step])
         return F.cross_entropy(logits.flatten(0, 1), targets[step].flatten(), ignore_index=-1)
     train("gpt.", model, loss, tensors)
@@ -173,7 +186,7 @@ def bert(tensors):
         mean = (hidden * m).sum(1) / m.sum(1)
         tensors["bert.vectors"] = F.normalize(mean, dim=1).float()
 
-    def loss(step):
+    def loss(step, model):
         hidden = model(tokens[step], mask[step].bool())
         squares = ((hidden - goal[step]) ** 2 * mask[step][..., None]).sum() / mask[step].sum()
         pooled = torch.tanh(model.pooler["dense"](hidden[:, 0]))

@@ -1,0 +1,136 @@
+// run_checkpoints.cpp - saving and resuming, alone and on several ranks.
+#include "tarn/apps/common/run_checkpoints.h"
+
+#include <cstdio>
+
+namespace tarn::apps {
+namespace {
+
+constexpr const char* kGenerator = "default";
+
+std::string folder_of_run(const std::string& run) {
+  return run + "/checkpoints";
+}
+
+Checkpoint load_newest_whole(const std::string& run, const std::vector<std::string>& only) {
+  CheckpointManager manager(folder_of_run(run));
+  std::vector<std::string> damaged;
+  auto c = manager.load_newest([&](const std::string& what) { damaged.push_back(what); }, only);
+  TARN_CHECK_AS(FileError, c, "resume: no checkpoint in ", manager.folder(),
+                "; a run has one once it has begun to train");
+  for (const std::string& what : damaged) {
+    std::fprintf(stderr, "warning: %s; taking that of step %lld instead\n", what.c_str(),
+                 static_cast<long long>(c->step));
+  }
+  return std::move(*c);
+}
+
+}  // namespace
+
+void declare_checkpoint_flags(Options& options, CheckpointSettings& s) {
+  options.add("--keep-last", &s.keep_last, "checkpoints kept, besides the best").at_least(1);
+  options.add("--save-interval", &s.save_interval, "steps between further checkpoints; 0: none")
+      .at_least(0);
+  options.add("--async-save", &s.async_save,
+              "copy the state (memory for one checkpoint) and write it while training goes on");
+}
+
+void store(Checkpoint& c, const Trained& t) {
+  c.tensors["model"] = t.net.state_dict();
+  c.tensors["optim"] = t.optimizer.state_dict();
+  c.tensors["scaler"] = t.scaler.state_dict();
+  if (t.ema) c.tensors["ema"] = t.ema->state_dict();
+  c.generators[kGenerator] = default_generator().state();
+}
+
+void restore(const Checkpoint& c, const Trained& t) {
+  t.net.load_state_dict(c.dict("model"));
+  t.optimizer.load_state_dict(c.dict("optim"));
+  if (t.scaler.enabled() && !c.dict("scaler").empty()) t.scaler.load_state_dict(c.dict("scaler"));
+  if (t.ema && !c.dict("ema").empty()) t.ema->load_state_dict(c.dict("ema"));
+  default_generator().set_state(c.generator(kGenerator));
+}
+
+RunCheckpoints::RunCheckpoints(const std::string& run, const CheckpointSettings& settings,
+                               const Ranks& ranks)
+    : settings_(settings),
+      ranks_(ranks),
+      manager_(folder_of_run(run), {.keep_last = settings.keep_last}) {}
+
+bool RunCheckpoints::due(int64_t step) const {
+  return settings_.save_interval > 0 && step % settings_.save_interval == 0;
+}
+
+void RunCheckpoints::save(const Checkpoint& c) {
+  std::exception_ptr error;
+  const bool background = settings_.async_save || ranks_.group();
+  if (ranks_.main()) {
+    try {
+      background ? manager_.save_async(c) : manager_.save(c);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  settle(!settings_.async_save, error);
+}
+
+// Tells all ranks whether the main one has failed; with `wait`, once all is on disk. Ranks give up
+// on one that is late to a collective, and a big checkpoint takes its time: they meet until it is
+// written.
+void RunCheckpoints::settle(bool wait, std::exception_ptr error) {
+  constexpr double kSeconds = 0.2;  // far below any --dist-timeout
+  for (bool busy = true; busy;) {
+    busy = false;
+    if (wait && ranks_.main() && !error) {
+      try {
+        busy = !manager_.wait_for(kSeconds);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    const auto sums = ranks_.sum({busy ? 1.0 : 0.0, error ? 1.0 : 0.0});
+    if (error) std::rethrow_exception(error);
+    TARN_CHECK(sums[1] == 0, "checkpoint: rank 0 could not save; it says why");
+    busy = sums[0] > 0;
+  }
+}
+
+bool RunCheckpoints::save_alone(const Checkpoint& c) {
+  if (ranks_.main()) manager_.save(c);
+  return ranks_.main();
+}
+
+void RunCheckpoints::check() {
+  manager_.idle();
+}
+
+void RunCheckpoints::finish() {
+  settle(true, nullptr);
+}
+
+void RunCheckpoints::resumed(int64_t step) {
+  if (ranks_.main()) manager_.distrust_after(step);
+}
+
+Checkpoint load_newest_checkpoint(const std::string& run, const Ranks& ranks,
+                                  const std::vector<std::string>& only) {
+  std::optional<Checkpoint> c;
+  std::exception_ptr error;
+  if (ranks.main()) {
+    try {
+      c = load_newest_whole(run, only);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  const std::string step = ranks.from_main(c ? std::to_string(c->step) : "");
+  if (error) std::rethrow_exception(error);
+  TARN_CHECK(!step.empty(), "resume: rank 0 could not read the checkpoint; it says why");
+  return c ? std::move(*c) : CheckpointManager(folder_of_run(run)).load(std::stoll(step), only);
+}
+
+Checkpoint load_best_checkpoint(const std::string& run, const std::vector<std::string>& only) {
+  return CheckpointManager(folder_of_run(run)).load_best(only);
+}
+
+}  // namespace tarn::apps

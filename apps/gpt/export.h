@@ -1,0 +1,18 @@
+// export.h - a model's weights in the files of other programs.
+#pragma once
+
+#include <string>
+
+#include "tarn/data/tokenizer.h"
+#include "tarn/nn/models/gpt.h"
+
+namespace tarn::apps {
+
+/// Writes the weights as `dtype`: to NAME.bin as a checkpoint of llm.c, to NAME.safetensors as
+/// Hugging Face's GPT-2, to any other name as a folder for its from_pretrained(), with config.json
+/// and, of a BPE tokenizer, vocab.json and merges.txt. A model without biases gets zeros, which
+/// change nothing and which both expect. Throws FileError if it cannot be written.
+void export_gpt(const std::string& path, const nn::models::Gpt& gpt,
+                const data::Tokenizer* tokenizer, DType dtype);
+
+}  // namespace tarn::apps
