@@ -77,8 +77,10 @@ class Kill : public testing::Test {
       if (kills < left) {
         const double moment = std::uniform_real_distribution<>(0, seconds)(random_);
         std::this_thread::sleep_for(std::chrono::duration<double>(moment));
-        if (process.running()) ++kills;
-        process.signal(SIGKILL);
+        if (process.running()) {
+          ++kills;
+          process.signal(SIGKILL);
+        }
       }
       const Ended end = process.wait();
       if (end.code == 128 + SIGKILL) continue;

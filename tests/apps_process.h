@@ -48,7 +48,10 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  void signal(int number) const { kill(pid_, number); }
+  /// Nothing once it has ended: the number 0 would mean this process and its group.
+  void signal(int number) const {
+    if (pid_ > 0) kill(pid_, number);
+  }
   /// True until it has ended.
   bool running() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
