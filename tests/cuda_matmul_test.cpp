@@ -7,7 +7,7 @@
 #include "numeric_tools.h"
 #include "tests_throws.h"
 
-#include "tarn/core/kernels.h"
+#include "tarn/core/kernel_call.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/raw_matmul.h"
 #include "tarn/core/transfer.h"
