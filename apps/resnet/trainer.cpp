@@ -144,7 +144,6 @@ bool Trainer::train_epoch() {
                {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
-  meters.add("mfu", MeterStyle::kPercent);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
@@ -158,7 +157,7 @@ bool Trainer::train_epoch() {
     profile_->step_done();
     count(step);
     meters.step_done(step.images);
-    meters.update("mfu", 100 * profile_->mfu(meters.step_time().value()));
+    mfu_.update(profile_->mfu(meters.step_time().value()));
     step_seconds_ += meters.step_time().value();
     ++steps_done_;
     meters.update("lr", step.lr);
@@ -305,7 +304,8 @@ void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) 
   bar.advance(step.images);
   if (state_.step != 1 && state_.step % s_.print_freq != 0) return;
   const std::string header = "Epoch: [" + std::to_string(state_.epoch) + "]";
-  run_.log(meters.line(header, state_.batch, loader_.size()));
+  run_.log(meters.line(header, state_.batch, loader_.size()) +
+           format("  mfu: %.2f %%", 100 * mfu_.mean()));
   record(
       history_, run_,
       StepFigures{.step = state_.step,
@@ -314,7 +314,7 @@ void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) 
                   .accuracy = percent(step.right, step.images),
                   .lr = step.lr,
                   .images_per_second = meters["img/s"].mean(),
-                  .mfu = meters["mfu"].mean() / 100});
+                  .mfu = mfu_.mean()});
 }
 
 // Scores the weights, or their running mean where there is one.

@@ -110,6 +110,7 @@ class Trainer {
   double images_per_second_ = 0;
   double step_seconds_ = 0;  // spent in steps, batches waited for
   int64_t steps_done_ = 0;
+  SmoothedValue mfu_;                  // of the last steps, as a share
   std::optional<RunProfile> profile_;  // from the first step of fit()
 };
 
