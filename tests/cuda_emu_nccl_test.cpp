@@ -2,8 +2,11 @@
 // group of tarn over it, with calls that are made to fail and streams that run late.
 #if TARN_HAVE_NCCL
 
+#include <atomic>
+#include <barrier>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include <nccl.h>
 
@@ -53,11 +56,18 @@ struct Rank {
   cudaStream_t stream;
 };
 
-// Two ranks, each in a thread with a device and a stream of its own. devices: by rank.
+// Before memory is freed that a call which is stuck would use: freeing waits for it.
+void abort_calls(Rank& r) {
+  EXPECT_NCCL(ncclCommAbort(std::exchange(r.comm, nullptr)));
+}
+
+// Two ranks, each in a thread with a device and a stream of its own; neither leaves before the
+// other is through. devices: by rank.
 void run_two(const std::function<void(Rank&)>& body, bool blocking = true,
              std::vector<int> devices = {0, 1}) {
   ncclUniqueId id;
   EXPECT_NCCL(ncclGetUniqueId(&id));
+  std::barrier end(2);
   std::vector<std::thread> threads;
   for (int r : {0, 1}) {
     threads.emplace_back([&, r] {
@@ -69,6 +79,7 @@ void run_two(const std::function<void(Rank&)>& body, bool blocking = true,
       const ncclResult_t made = ncclCommInitRankConfig(&rank.comm, 2, id, r, &config);
       EXPECT_TRUE(blocking || made == ncclInProgress);
       body(rank);
+      end.arrive_and_wait();
       EXPECT_TRUE(rank.comm == nullptr || ncclCommAbort(rank.comm) == ncclSuccess);
       EXPECT_CUDA(cudaStreamSynchronize(rank.stream));
       EXPECT_CUDA(cudaStreamDestroy(rank.stream));
@@ -148,25 +159,29 @@ TEST_F(EmuNccl, different_calls_are_an_asynchronous_error) {
     const std::string text = ncclGetLastError(r.comm);
     EXPECT_NE(text.find("AllReduce of 8 float32 (op 0)"), std::string::npos) << text;
     EXPECT_NE(text.find("AllReduce of 4 float32 (op 0)"), std::string::npos) << text;
+    abort_calls(r);
   });
   run_two([](Rank& r) {
     const DeviceArray<float> x(8);
     EXPECT_NCCL(r.rank == 0 ? ncclSend(x.get(), 8, ncclFloat32, 1, r.comm, r.stream)
                             : ncclRecv(x.get(), 8, ncclInt32, 0, r.comm, r.stream));
     EXPECT_EQ(error_of(r.comm), ncclInvalidUsage);
+    abort_calls(r);
   });
 }
 
 TEST_F(EmuNccl, a_rank_that_goes_is_noticed) {
-  run_two([](Rank& r) {
+  std::atomic<bool> called{false};
+  run_two([&](Rank& r) {
     const DeviceArray<float> x(8);
-    if (r.rank == 1) {
-      EXPECT_NCCL(ncclCommAbort(std::exchange(r.comm, nullptr)));
-    } else {
+    while (r.rank == 1 && !called) std::this_thread::yield();
+    if (r.rank == 0) {
       EXPECT_NCCL(ncclAllReduce(x.get(), x.get(), 8, ncclFloat32, ncclSum, r.comm, r.stream));
+      called = true;
       EXPECT_EQ(error_of(r.comm), ncclRemoteError);
       EXPECT_STREQ(ncclGetLastError(r.comm), "rank 1 closed its connection");
     }
+    abort_calls(r);
   });
 }
 
