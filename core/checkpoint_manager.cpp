@@ -90,6 +90,14 @@ void CheckpointManager::write(const Checkpoint& checkpoint) {
   if (const auto best = best_step()) point("best", *best);
 }
 
+void CheckpointManager::relink() const {
+  const std::vector<int64_t> all = steps();
+  const auto newest =
+      std::find_if(all.rbegin(), all.rend(), [&](int64_t step) { return !is_damaged(step); });
+  if (newest != all.rend()) point("last", *newest);
+  if (const auto best = best_step()) point("best", *best);
+}
+
 // The links are for people and other programs: what is the newest and the best is read from the
 // folders, which are right wherever a run was killed.
 void CheckpointManager::point(const std::string& link, int64_t step) const {
@@ -180,7 +188,7 @@ Checkpoint CheckpointManager::load_best(const std::vector<std::string>& only) co
 
 std::vector<int64_t> CheckpointManager::steps() const {
   std::vector<int64_t> found;
-  if (!fs::exists(folder_)) return found;
+  if (!fs::is_directory(folder_)) return found;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const auto step = step_of(entry.path().filename().string());
     if (step && entry.is_directory()) found.push_back(*step);

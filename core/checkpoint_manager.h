@@ -63,6 +63,9 @@ class CheckpointManager {
   /// Says that those of later steps are not whole: they count neither among the last few nor as the
   /// best. load_newest knows; this is for a run that loaded its state through another manager.
   void distrust_after(int64_t step);
+  /// Points `last` and `best` to what they name. A save does so; a run that goes on may have been
+  /// killed between a checkpoint and its links, and have nothing left to save.
+  void relink() const;
   /// That of a step. Throws as load_checkpoint does.
   Checkpoint load(int64_t step, const std::vector<std::string>& only = {}) const;
   /// The newest that was saved as the best so far. Throws FileError if there is none, and as

@@ -48,6 +48,19 @@ std::string link_of(const TempFolder& folder, const std::string& name) {
   return fs::read_symlink(folder / name).string();
 }
 
+TEST(CheckpointManager, links_that_a_kill_left_behind_are_put_right) {
+  const TempFolder folder;
+  CheckpointManager m(folder.str(), {.keep_last = 2});
+  m.save(at(1, true));
+  save_checkpoint(m.path(2), at(2, true));  // whole, but killed before the links moved
+  EXPECT_EQ(link_of(folder, "last"), "step-000001");
+  m.relink();
+  EXPECT_EQ(link_of(folder, "last"), "step-000002");
+  EXPECT_EQ(link_of(folder, "best"), "step-000002");
+  CheckpointManager(folder / "nothing").relink();
+  EXPECT_TRUE(CheckpointManager(folder.write("file", "no folder")).steps().empty());
+}
+
 TEST(CheckpointManager, keeps_the_last_few_and_the_best) {
   const TempFolder folder;
   CheckpointManager m(folder.str(), {.keep_last = 2});

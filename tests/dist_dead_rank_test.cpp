@@ -1,6 +1,9 @@
 // dist_dead_rank_test.cpp - processes that die or hang: this program again, as one rank of three.
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
+#include <thread>
 
 #include <signal.h>
 #include <spawn.h>
@@ -43,7 +46,13 @@ TEST(ChildRank, runs) {
   } catch (const std::exception& error) {
     report << std::chrono::round<Millis>(Clock::now() - start).count() << " " << error.what();
   }
-  std::ofstream(std::string(std::getenv("TARN_TEST_OUT")) + std::getenv("RANK")) << report.str();
+  const std::string out = std::getenv("TARN_TEST_OUT");
+  std::ofstream(out + std::getenv("RANK")) << report.str();
+  // Rank 0 serves the store: what it knows of rank 1 must be there until rank 2 has read it.
+  const auto limit = Clock::now() + Millis(20000);
+  while (group->rank() == 0 && !std::filesystem::exists(out + "2") && Clock::now() < limit) {
+    std::this_thread::sleep_for(Millis(5));
+  }
   _exit(0);
 }
 

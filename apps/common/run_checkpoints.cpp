@@ -109,7 +109,9 @@ void RunCheckpoints::finish() {
 }
 
 void RunCheckpoints::resumed(int64_t step) {
-  if (ranks_.main()) manager_.distrust_after(step);
+  if (!ranks_.main()) return;
+  manager_.distrust_after(step);
+  manager_.relink();
 }
 
 Checkpoint load_newest_checkpoint(const std::string& run, const Ranks& ranks,
