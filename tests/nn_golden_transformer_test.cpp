@@ -68,16 +68,21 @@ struct Limits {
   double loss, gradient, end;
 };
 Limits limits(DType dtype) {
-  return dtype == DType::kF64 ? Limits{1e-9, 1e-6, 1e-5} : Limits{1e-5, 1e-4, 5e-2};
+  return dtype == DType::kF64 ? Limits{1e-9, 1e-6, 1e-5} : Limits{1e-5, 1e-4, 1e-3};
 }
 
-/// The parameters after training whose gradients say where they go. Adam makes full steps of those
-/// that are rounding noise as well (a key's bias), in a direction that every kernel rounds anew.
-TensorDict led(const TensorDict& end, const TensorDict& gradients) {
+/// Without the biases of keys: their gradients are rounding noise about 0, of which Adam makes full
+/// steps to anywhere. GPT's stand between those of queries and of values.
+TensorDict without_key_biases(const TensorDict& dict) {
   TensorDict out;
-  for (const auto& [name, tensor] : end) {
-    const Tensor* g = gradients.find(name);
-    if (g == nullptr || norm(*g).item() >= 1e-6) out.add(name, tensor);
+  for (const auto& [name, tensor] : dict) {
+    if (name.ends_with("self.key.bias")) continue;
+    if (name.ends_with("c_attn.bias")) {
+      const int64_t size = tensor.size(0) / 3;
+      out.add(name, cat({tensor.narrow(0, 0, size), tensor.narrow(0, 2 * size, size)}, 0).detach());
+    } else {
+      out.add(name, tensor);
+    }
   }
   return out;
 }
@@ -114,10 +119,13 @@ void check_training(const std::string& prefix, nn::Module& model, const Case& c,
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_NEAR(got[i], want[i], limit.loss * std::max(1.0, want[i])) << i;
   }
-  const TensorDict gradients = under(prefix + "grad.");
-  EXPECT_LT(worst_error(first, gradients), limit.gradient);
-  EXPECT_LT(worst_error(model.named_parameters(), led(under(prefix + "end."), gradients)),
-            limit.end);
+  EXPECT_LT(worst_error(first, under(prefix + "grad.")), limit.gradient);
+  const TensorDict end = without_key_biases(under(prefix + "end."));
+  EXPECT_GT(end.size(), 20u);
+  const double end_error = worst_error(without_key_biases(model.named_parameters()), end);
+  EXPECT_LT(end_error, limit.end);
+  testing::Test::RecordProperty("end_error_" + c.device.str() + "_" + dtype_name(c.dtype),
+                                std::to_string(end_error));
 }
 
 double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
