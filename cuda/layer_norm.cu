@@ -214,8 +214,11 @@ struct BackwardArgs {
 };
 
 /// gx of a part's rows, and the part's sums for gweight and gbias.
+/// Four blocks a multiprocessor, so up to 64 registers: without that bound ptxas keeps to 32 and
+/// spills.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads) layer_norm_gradients(BackwardArgs<T> o, int64_t parts) {
+__global__ void __launch_bounds__(kThreads, 4)
+    layer_norm_gradients(BackwardArgs<T> o, int64_t parts) {
   using A = compute_t<T>;
   TARN_DYNAMIC_SHARED(A, shared);
   __shared__ TwoSums scratch[kWarp];

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "gpu_tools.h"
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/functions.h"
@@ -55,6 +56,7 @@ std::vector<double> train(Net& net, bool adam) {
 }
 
 TEST(CudaPlacement, a_network_over_devices_trains_as_on_one) {
+  TARN_NEEDS_GPU();
   std::vector<Device> devices = available_devices();
   ASSERT_GE(devices.size(), 2u);
   for (const bool adam : {false, true}) {
@@ -83,6 +85,7 @@ TEST(CudaPlacement, a_network_over_devices_trains_as_on_one) {
 }
 
 TEST(CudaPlacement, a_missing_move_is_an_error_that_names_both_devices) {
+  TARN_NEEDS_GPU();
   Net net;
   net.middle.to(Device(DeviceType::kCUDA));
   const Tensor h = zeros({2, 16});
