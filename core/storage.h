@@ -19,7 +19,10 @@ class Storage : public RefCounted<Storage> {
  public:
   /// Fresh, uninitialised memory on the current stream of `device`.
   static Ref<Storage> create(size_t bytes, Device device) {
-    return Ref<Storage>(new (detail::FreeList<sizeof(Storage)>::take()) Storage(bytes, device));
+    // Before there is a block to construct in: it would be lost if memory runs out.
+    const Allocation memory = allocate(bytes, current_stream(device));
+    return Ref<Storage>(new (detail::FreeList<sizeof(Storage)>::take())
+                            Storage(memory, bytes, device));
   }
   /// Memory owned by somebody else; `release` (may be empty) runs when the last view is gone.
   static Ref<Storage> wrap(void* data, size_t bytes, Device device, std::function<void()> release);
@@ -40,9 +43,9 @@ class Storage : public RefCounted<Storage> {
   }
 
  private:
-  Storage(size_t bytes, Device device)
-      : allocation_(allocate(bytes, current_stream(device))), bytes_(bytes), device_(device) {}
-  Storage(void* data, size_t bytes, Device device) : bytes_(bytes), device_(device) {
+  Storage(const Allocation& memory, size_t bytes, Device device) noexcept
+      : allocation_(memory), bytes_(bytes), device_(device) {}
+  Storage(void* data, size_t bytes, Device device) noexcept : bytes_(bytes), device_(device) {
     allocation_.ptr = data;
   }
   ~Storage();
