@@ -11,22 +11,17 @@
 
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/options.h"
+#include "tarn/apps/common/text.h"
 
 namespace tarn::bench {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 // What a command prints, errors included.
 std::string output_of(const std::vector<std::string>& command) {
   std::string line;
-  for (const std::string& word : command) line += quoted(word) + " ";
+  for (const std::string& word : command) line += apps::shell_quote(word) + " ";
   FILE* pipe = popen((line + "2>&1").c_str(), "r");
   TARN_CHECK(pipe, "bench: cannot start ", command[0]);
   std::string text;

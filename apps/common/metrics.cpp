@@ -2,20 +2,16 @@
 #include "tarn/apps/common/metrics.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <stdexcept>
 
 #include <sys/resource.h>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/common/timing.h"
 
 namespace tarn::apps {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string meter_text(MeterStyle style, const SmoothedValue& v) {
   switch (style) {
@@ -61,7 +57,7 @@ double SmoothedValue::global_mean() const {
   return count_ > 0 ? total_ / static_cast<double>(count_) : 0;
 }
 
-MetricLogger::MetricLogger() : start_(now()), step_start_(start_) {}
+MetricLogger::MetricLogger() : start_(now_s()), step_start_(start_) {}
 
 const MetricLogger::Meter* MetricLogger::find(std::string_view name) const {
   for (const Meter& meter : meters_) {
@@ -85,11 +81,11 @@ const SmoothedValue& MetricLogger::operator[](std::string_view name) const {
 }
 
 void MetricLogger::data_ready() {
-  data_time_.update(now() - step_start_);
+  data_time_.update(now_s() - step_start_);
 }
 
 void MetricLogger::step_done(int64_t samples) {
-  const double end = now(), seconds = end - step_start_;
+  const double end = now_s(), seconds = end - step_start_;
   step_time_.update(seconds);
   step_start_ = end;
   if (samples > 0 && seconds > 0) {
@@ -99,7 +95,7 @@ void MetricLogger::step_done(int64_t samples) {
 }
 
 double MetricLogger::elapsed() const {
-  return now() - start_;
+  return now_s() - start_;
 }
 
 std::string MetricLogger::meters() const {

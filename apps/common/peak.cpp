@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/timing.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -52,8 +53,9 @@ double multiply_add_gflops(int64_t rounds, double seconds) {
   return 2.0 * kWidth * kChains * static_cast<double>(rounds) * threads / once / 1e9;
 }
 
-bool is_emulated(Device device) {
-  return backend(device.type).info(device.index).name.find("emulated") != std::string::npos;
+// Large enough to keep a GPU busy; an emulated one has no limits to find, and takes its time.
+int64_t product_size(Device device, int64_t real, int64_t emulated) {
+  return is_emulated(backend(device.type).info(device.index)) ? emulated : real;
 }
 
 double product_gflops(Device device, DType dtype, int64_t n, double seconds) {
@@ -112,7 +114,7 @@ Peak measure_peak() {
 }
 
 Peak measure_peak(Device device) {
-  const int64_t n = is_emulated(device) ? 64 : 8192;
+  const int64_t n = product_size(device, 8192, 64);
   const Tensor from = ones({64 * n * n}, {.device = device});
   const Tensor to = empty({64 * n * n}, {.device = device});
   const auto bytes = static_cast<double>(4 * from.numel());
@@ -123,7 +125,7 @@ Peak measure_peak(Device device) {
 
 double measure_peak_gflops(Device device, DType dtype) {
   if (device.is_cpu() && dtype == DType::kF32) return multiply_add_gflops(200'000, 0.02);
-  const int64_t n = device.is_cpu() ? 1024 : is_emulated(device) ? 32 : 4096;
+  const int64_t n = device.is_cpu() ? 1024 : product_size(device, 4096, 32);
   return product_gflops(device, dtype, n, 0.02);
 }
 

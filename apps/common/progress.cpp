@@ -2,22 +2,18 @@
 #include "tarn/apps/common/progress.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 
 #include <unistd.h>
 
 #include "tarn/apps/common/terminal.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/common/timing.h"
 
 namespace tarn::apps {
 namespace {
 
 constexpr double kSmoothing = 0.3;  // tqdm's default
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A bar in eighths of a column: "████▌     ".
 std::string bar_text(double fraction, int64_t width) {
@@ -85,7 +81,7 @@ Progress::Progress(int64_t total, ProgressOptions options)
   state_.unit = options_.unit;
   state_.total = total;
   terminal_ = options_.terminal.value_or(!options_.out && is_terminal(STDERR_FILENO));
-  if (!options_.clock) options_.clock = steady_seconds;
+  if (!options_.clock) options_.clock = now_s;
   start_ = last_draw_ = last_rate_time_ = options_.clock();
   if (terminal_) draw(false);
 }

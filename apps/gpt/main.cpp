@@ -60,10 +60,7 @@ std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const Ranks& ranks) {
 int export_weights(const GptSettings& s, const Options& options) {
   const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
   const auto gpt = s.resume ? gpt_from_run(s, Ranks()) : gpt_from_file(s, options, tokenizer.get());
-  const DType dtype = s.dtype == "float16"    ? DType::kF16
-                      : s.dtype == "bfloat16" ? DType::kBF16
-                                              : DType::kF32;
-  export_gpt(*s.export_to, *gpt, tokenizer.get(), dtype);
+  export_gpt(*s.export_to, *gpt, tokenizer.get(), parse_dtype(s.dtype));
   std::printf("wrote %s (%lld parameters, %s)\n", s.export_to->c_str(),
               static_cast<long long>(gpt->num_parameters()), s.dtype.c_str());
   return 0;

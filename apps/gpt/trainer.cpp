@@ -2,12 +2,12 @@
 #include "tarn/apps/gpt/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/common/timing.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
 #include "tarn/autograd/anomaly.h"
@@ -48,11 +48,6 @@ std::unique_ptr<dist::DataParallel> make_replicas(const GptSettings& s, nn::mode
                                               s.ranks.rebalance);
 }
 
-double now() {
-  using std::chrono::steady_clock;
-  return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::Gpt& gpt,
@@ -67,7 +62,7 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       ddp_(make_ddp(s, gpt, ranks)),
       replicas_(make_replicas(s, gpt)),
       optimizer_(make_optimizer(s, gpt)),
-      scaler_({.enabled = s.dtype == "float16"}),
+      scaler_({.enabled = parse_dtype(s.dtype) == DType::kF16}),
       checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
   if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
@@ -146,8 +141,8 @@ void GptTrainer::show(const GptStepFigures& f) {
 // The mean over the tokens of a batch, for training and for estimates.
 Tensor GptTrainer::loss(const data::Batch& batch) {
   const Device device(s_.device);
-  const DType low = s_.dtype == "float16" ? DType::kF16 : DType::kBF16;
-  const AutocastGuard autocast(device.type, low, s_.dtype != "float32");
+  const DType dtype = parse_dtype(s_.dtype);
+  const AutocastGuard autocast(device.type, is_half(dtype) ? dtype : DType::kBF16, is_half(dtype));
   const Tensor input = to_async(batch.input, device), target = to_async(batch.target, device);
   if (!replicas_ || !gpt_.training()) return gpt_.loss(input, target);
   return replicas_->mean_of(
@@ -207,7 +202,7 @@ double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
 // One step: the mean over all tokens of its micro-batches. A rank takes its rows of each; ddp
 // averages over the ranks, so each counts as often as it has more tokens than its even share.
 GptStepFigures GptTrainer::train_step() {
-  const double start = now();
+  const double start = now_s();
   const int64_t micro = s_.gradient_accumulation_steps;
   const auto [begin, rows] = own_rows();
   const auto tokens = static_cast<double>(micro * s_.batch_size * gpt_.options().block);
@@ -219,7 +214,7 @@ GptStepFigures GptTrainer::train_step() {
     const double share = static_cast<double>(batch.target.numel() * ranks_.size()) / tokens;
     f.loss += backward(batch, share, i + 1 == micro);
   }
-  f.loss = agree(f.loss, now() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
+  f.loss = agree(f.loss, now_s() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
              " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
@@ -233,7 +228,7 @@ GptStepFigures GptTrainer::train_step() {
   scaler_.update();
   scheduler_->step();  // also where float16 skipped the step: the rate follows the step number
   ++state_.step;
-  const double seconds = std::max(now() - start, 1e-9);
+  const double seconds = std::max(now_s() - start, 1e-9);
   f.milliseconds = seconds * 1e3;
   f.tokens_per_second = tokens / seconds;
   seconds_ += seconds;
