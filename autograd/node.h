@@ -79,6 +79,9 @@ class SavedTensorHandler {
   virtual ~SavedTensorHandler() = default;
   /// What to keep instead of x; null to keep x itself.
   virtual Ref<SavedSource> pack(const Tensor& x) = 0;
+  /// Whether pack may be called by threads that compute for this one (ThreadModes), several at
+  /// once; else those keep their tensors.
+  virtual bool serves_other_threads() const { return false; }
 };
 
 namespace detail {

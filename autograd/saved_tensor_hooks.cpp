@@ -78,6 +78,7 @@ SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
 Ref<SavedSource> SavedTensorHooks::pack(const Tensor& x) {
   const NoGradGuard no_grad;
   const SavedTensorHandlerGuard none(nullptr);
+  const std::lock_guard lock(mutex_);
   return Ref<SavedSource>(new PackedTensor(pack_(x.detach()), unpack_, x));
 }
 

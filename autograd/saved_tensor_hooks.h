@@ -3,13 +3,15 @@
 //   const SaveOnCpu offload;              // activations wait in the host's memory
 //   Tensor loss = cross_entropy(net(x), y);
 //
-// Both guards act on what is recorded in this thread while they live; backward may come later.
+// Both guards act on what is recorded while they live in this thread, and in those that compute for
+// it (thread_modes.h); backward may come later.
 // Leaves that require grad are always kept as they are.
 #pragma once
 
 #include <any>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "tarn/autograd/node.h"
 
@@ -17,6 +19,7 @@ namespace tarn {
 
 /// As torch.autograd.graph.saved_tensors_hooks: keeps pack(x) instead of x; unpack turns it back
 /// into x's values, with x's sizes and dtype, whenever backward needs them (AutogradError if not).
+/// pack runs in one thread at a time.
 class SavedTensorHooks final : public SavedTensorHandler {
  public:
   using Pack = std::function<std::any(const Tensor&)>;
@@ -24,10 +27,12 @@ class SavedTensorHooks final : public SavedTensorHandler {
   SavedTensorHooks(Pack pack, Unpack unpack);
 
   Ref<SavedSource> pack(const Tensor& x) override;
+  bool serves_other_threads() const override { return true; }
 
  private:
   Pack pack_;
   std::shared_ptr<const Unpack> unpack_;
+  std::mutex mutex_;  // around pack_
   SavedTensorHandlerGuard guard_{this};
 };
 
@@ -43,6 +48,7 @@ class SaveOnCpu final : public SavedTensorHandler {
   explicit SaveOnCpu(const SaveOnCpuOptions& options = {}) : options_(options) {}
 
   Ref<SavedSource> pack(const Tensor& x) override;
+  bool serves_other_threads() const override { return true; }
 
  private:
   SaveOnCpuOptions options_;

@@ -1,11 +1,18 @@
-// autograd_saved_tensor_hooks_test.cpp - what is kept for backward, packed and unpacked by others.
+// autograd_saved_tensor_hooks_test.cpp - what is kept for backward, packed and unpacked by others;
+// modes that go from thread to thread.
+#include <cmath>
+#include <thread>
+
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
+#include "tarn/autograd/anomaly.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/recompute.h"
 #include "tarn/autograd/saved_tensor_hooks.h"
+#include "tarn/autograd/thread_modes.h"
 #include "tarn/core/error.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
@@ -109,6 +116,74 @@ TEST(SavedTensorHooksTest, inside_a_checkpoint_only_its_inputs_reach_the_hooks) 
   EXPECT_EQ(packed, 1);
   y.sum().backward();
   EXPECT_TRUE(x.grad().defined());
+}
+
+// Runs f in a thread that computes for this one.
+template <class F>
+void in_another_thread(F&& f) {
+  const ThreadModes modes = thread_modes();
+  std::thread([&] {
+    const ThreadModesGuard guard(modes);
+    f();
+  }).join();
+}
+
+TEST(ThreadModesTest, a_thread_takes_over_all_modes_of_another_and_gives_them_back) {
+  int packed = 0;
+  const SavedTensorHooks hooks(
+      [&](const Tensor& t) {
+        ++packed;
+        return std::any(t);
+      },
+      [](const std::any& t) { return std::any_cast<Tensor>(t); });
+  const AutocastGuard autocast(DeviceType::kCPU, DType::kF16);
+  const AnomalyGuard anomaly({.forward = true});
+  const detail::ModulePathScope path("block.fc");
+  const Tensor w = tensor({1, 2}).set_requires_grad();
+  const auto check = [&] {
+    EXPECT_EQ(autocast_state().low[0], DType::kF16);
+    EXPECT_TRUE(autocast_enabled(DeviceType::kCPU));
+    EXPECT_TRUE(anomaly_enabled());
+    EXPECT_TRUE(exp(w).requires_grad());
+    EXPECT_EQ(packed, 1);
+    EXPECT_THROWS_WITH(sqrt(w - 2), AutogradError, "anomaly: sqrt in block.fc gave nan");
+  };
+  in_another_thread(check);
+  packed = 0;
+  check();
+  const ThreadModes modes = thread_modes();
+  std::thread([&] {
+    { const ThreadModesGuard guard(modes); }
+    EXPECT_FALSE(anomaly_enabled());
+    EXPECT_FALSE(autocast_enabled(DeviceType::kCPU));
+    EXPECT_EQ(detail::current_module_path(), "");
+    EXPECT_EQ(thread_modes().saved_tensors, nullptr);
+  }).join();
+  const InferenceModeGuard inference;
+  in_another_thread([&] {
+    const GradModeGuard on(true);
+    EXPECT_FALSE(grad_enabled());
+  });
+}
+
+TEST(ThreadModesTest, the_tensors_of_a_checkpoint_stay_with_its_own_thread) {
+  Tensor x = tensor({0.5, 2}).set_requires_grad();
+  std::vector<bool> recomputed;
+  const auto f = [&](const Tensor& in) {
+    Tensor y;
+    in_another_thread([&] {
+      EXPECT_EQ(thread_modes().saved_tensors, nullptr);
+      recomputed.push_back(is_recomputing());
+      y = exp(in);
+    });
+    const ThreadModesGuard same(thread_modes());
+    EXPECT_NE(thread_modes().saved_tensors, nullptr);
+    return exp(y);
+  };
+  checkpoint(f, x).sum().backward();
+  EXPECT_EQ(recomputed, (std::vector<bool>{false, true}));
+  // d exp(exp(x)) = exp(exp(x)) exp(x)
+  EXPECT_NEAR(x.grad().to_vector<double>()[0], std::exp(std::exp(0.5) + 0.5), 1e-4);
 }
 
 TEST(SaveOnCpuTest, tensors_of_the_cpu_stay_where_they_are) {
