@@ -3,7 +3,7 @@
 #include <fstream>
 #include <set>
 
-#include "apps_process.h"
+#include "apps_gpt_tools.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -20,17 +20,14 @@ class TarnGptMeasures : public testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(program)) GTEST_SKIP() << "the program is not built";
-    std::string words;
-    for (int i = 0; i < 400; ++i) words += i % 3 ? "the cat sat. " : "a dog ran! ";
-    text = folder.write("words.txt", words);
+    text = tarn::test::write_words(folder);
   }
   Ended run(const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{
-        "--data",       text,  "--out-dir",      folder / name, "--n-layer",       "2",
-        "--n-head",     "2",   "--n-embd",       "16",          "--block-size",    "16",
-        "--threads",    "1",   "--max-iters",    "8",           "--eval-interval", "8",
-        "--eval-iters", "1",   "--log-interval", "1",           "--warmup-iters",  "2",
-        "--dropout",    "0.1", "--device",       "cpu",         "--sample-tokens", "0"};
+    std::vector<std::string> arguments =
+        tarn::test::small_gpt(text, folder / name,
+                              {"--max-iters", "8", "--eval-interval", "8", "--eval-iters", "1",
+                               "--warmup-iters", "2", "--lr", "0.001", "--batch-size", "12",
+                               "--gradient-accumulation-steps", "1", "--sample-tokens", "0"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Process(program, arguments, folder).wait();
   }

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "apps_process.h"
+#include "apps_gpt_tools.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -22,50 +22,12 @@ class TarnGpt : public testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(program)) GTEST_SKIP() << "the program is not built";
-    std::string words;
-    for (int i = 0; i < 400; ++i) words += i % 3 ? "the cat sat. " : "a dog ran! ";
-    text = folder.write("words.txt", words);
+    text = tarn::test::write_words(folder);
   }
 
-  std::vector<std::string> small(const std::string& run, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments{"--data",
-                                       text,
-                                       "--out-dir",
-                                       folder / run,
-                                       "--n-layer",
-                                       "2",
-                                       "--n-head",
-                                       "2",
-                                       "--n-embd",
-                                       "16",
-                                       "--block-size",
-                                       "16",
-                                       "--batch-size",
-                                       "4",
-                                       "--threads",
-                                       "1",
-                                       "--max-iters",
-                                       "60",
-                                       "--eval-interval",
-                                       "20",
-                                       "--eval-iters",
-                                       "2",
-                                       "--log-interval",
-                                       "1",
-                                       "--warmup-iters",
-                                       "5",
-                                       "--lr",
-                                       "0.01",
-                                       "--dropout",
-                                       "0.1",
-                                       "--gradient-accumulation-steps",
-                                       "2",
-                                       "--device",
-                                       "cpu",
-                                       "--sample-tokens",
-                                       "12"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
+  std::vector<std::string> small(const std::string& run,
+                                 const std::vector<std::string>& more = {}) const {
+    return tarn::test::small_gpt(text, folder / run, more);
   }
   Ended run(const std::vector<std::string>& arguments) {
     return Process(program, arguments, folder).wait();
@@ -218,6 +180,30 @@ TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
   }
 }
 
+TEST_F(TarnGpt, ranks_drop_other_values) {
+  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
+  // All windows are equal, so two ranks with one mask would have the loss of one rank alone.
+  const std::string same = folder.write("same.txt", std::string(3000, 'a') + "b");
+  const std::vector<std::string> more{"--data",      same, "--dropout",   "0.5",
+                                      "--max-iters", "1",  "--batch-size"};
+  const auto with_batch = [&](const std::string& name, const char* batch) {
+    std::vector<std::string> arguments = small(name, more);
+    arguments.push_back(batch);
+    return arguments;
+  };
+  ASSERT_EQ(run(with_batch("one", "1")).code, 0);
+  std::vector<std::string> arguments = with_batch("two", "2");
+  arguments.insert(arguments.begin(), {"--nproc", "2", "--log-dir", folder / "logs", program});
+  const Ended ended = Process(launcher, arguments, folder).wait();
+  ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
+  const auto one = losses("one"), two = losses("two");
+  ASSERT_EQ(one.size(), 3u);  // an estimate, a step, an estimate
+  ASSERT_EQ(two.size(), 3u);
+  EXPECT_GT(one[1].second, 0.01);
+  EXPECT_NE(one[1].second, two[1].second);
+}
+
 TEST_F(TarnGpt, replicas_in_one_process_train_as_one_would) {
   ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
   const Ended ended = run(
@@ -311,6 +297,12 @@ TEST_F(TarnGpt, ranks_stop_save_and_go_on_together) {
   const Ended first = stopped.wait();
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_NE(first.out.find("Stopped and saved"), std::string::npos) << first.out;
+  const auto manifest =
+      nlohmann::json::parse(slurp(folder / "stopped/checkpoints/last/manifest.json"));
+  const auto& generators = manifest.at("generators");  // each rank's, of dropout
+  EXPECT_EQ(generators.at("default").at("seed"), 1337);
+  EXPECT_EQ(generators.at("default-rank-1").at("seed"), 1338);
+  EXPECT_EQ(generators.at("default-rank-1").at("offset"), generators.at("default").at("offset"));
   fs::remove(folder / "stopped/checkpoints/last/optim.safetensors");
   const Ended second = Process(launcher, ranks({"--resume", folder / "stopped"}), folder).wait();
   ASSERT_EQ(second.code, 0) << second.out << second.err;

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "apps_gpt_tools.h"
 #include "apps_resnet_tools.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -111,54 +112,12 @@ class Kill : public testing::Test {
     }
   }
 
-  Arguments gpt(const std::string& name, Arguments more) const {
-    Arguments all = {"--out-dir",
-                     run_folder(name),
-                     "--data",
-                     folder / "words.txt",
-                     "--n-layer",
-                     "2",
-                     "--n-head",
-                     "2",
-                     "--n-embd",
-                     "16",
-                     "--block-size",
-                     "16",
-                     "--batch-size",
-                     "4",
-                     "--threads",
-                     "1",
-                     "--device",
-                     "cpu",
-                     "--max-iters",
-                     "60",
-                     "--eval-interval",
-                     "20",
-                     "--eval-iters",
-                     "2",
-                     "--log-interval",
-                     "1",
-                     "--warmup-iters",
-                     "5",
-                     "--lr",
-                     "0.01",
-                     "--dropout",
-                     "0.1",
-                     "--gradient-accumulation-steps",
-                     "2",
-                     "--dtype",
-                     "float16",
-                     "--sample-tokens",
-                     "0",
-                     "--save-interval",
-                     "3"};
+  Arguments gpt(const std::string& name, const Arguments& more) const {
+    Arguments all = tarn::test::small_gpt(
+        folder / "words.txt", run_folder(name),
+        {"--dtype", "float16", "--sample-tokens", "0", "--save-interval", "3"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
-  }
-  void write_words() const {
-    std::string words;
-    for (int i = 0; i < 400; ++i) words += i % 3 ? "the cat sat. " : "a dog ran! ";
-    folder.write("words.txt", words);
   }
 
   TempFolder folder;
@@ -166,7 +125,7 @@ class Kill : public testing::Test {
 };
 
 TEST_F(Kill, gpt_with_accumulation_dropout_and_float16) {
-  write_words();
+  tarn::test::write_words(folder);
   for (const char* async : {"--async-save", "--no-async-save"}) {
     expect_kills_change_nothing({kBin + "tarn-gpt",
                                  [&](const std::string& name) { return gpt(name, {async}); },
@@ -178,7 +137,7 @@ TEST_F(Kill, gpt_with_accumulation_dropout_and_float16) {
 }
 
 TEST_F(Kill, two_ranks_of_gpt) {
-  write_words();
+  tarn::test::write_words(folder);
   const Arguments launch = {"--nproc", "2", "--log-dir", folder / "logs", kBin + "tarn-gpt"};
   Arguments resume = launch;
   resume.push_back("--resume");

@@ -135,8 +135,21 @@ int64_t Ranks::share(int64_t whole, const char* flag) const {
   return whole / size();
 }
 
+std::vector<std::string> Ranks::from_all(const std::string& text) const {
+  return group_ ? dist::all_gather_text(*group_, text) : std::vector<std::string>{text};
+}
+
 std::string Ranks::from_main(const std::string& text) const {
-  return group_ ? dist::all_gather_text(*group_, main() ? text : "")[0] : text;
+  return from_all(main() ? text : "")[0];
+}
+
+PhiloxState Ranks::apart(PhiloxState common) const {
+  common.seed += static_cast<uint64_t>(rank());
+  return common;
+}
+
+void Ranks::draw_apart() const {
+  default_generator().set_state(apart(default_generator().state()));
 }
 
 namespace {

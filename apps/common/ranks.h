@@ -8,6 +8,7 @@
 
 #include "tarn/apps/common/options.h"
 #include "tarn/core/device.h"
+#include "tarn/core/random.h"
 #include "tarn/dist/group.h"
 
 namespace tarn::apps {
@@ -57,8 +58,16 @@ class Ranks {
   int64_t share(int64_t whole, const char* flag) const;
   /// Sums over all ranks, the same on each.
   std::vector<double> sum(std::vector<double> values) const;
+  /// Every rank's text, in rank order.
+  std::vector<std::string> from_all(const std::string& text) const;
   /// The main rank's text, on every rank.
   std::string from_main(const std::string& text) const;
+  /// From here on each rank's default generator gives numbers of its own (dropout draws another
+  /// mask for each rank's rows); the main rank's are those of a process alone. Once the ranks have
+  /// made the same initial weights.
+  void draw_apart() const;
+  /// What draw_apart() makes of a state that all ranks have.
+  PhiloxState apart(PhiloxState common) const;
   /// The run folder that the job used before tarn-run started it anew, if a checkpoint is in it; ""
   /// else. Same on every rank.
   std::string restarted_run() const;

@@ -2,11 +2,26 @@
 #include "tarn/apps/common/run_checkpoints.h"
 
 #include <cstdio>
+#include <sstream>
 
 namespace tarn::apps {
 namespace {
 
-constexpr const char* kGenerator = "default";
+constexpr const char* kGenerator = "default";  // the main rank's
+
+std::string generator_of(int rank) {
+  return rank == 0 ? kGenerator : std::string(kGenerator) + "-rank-" + std::to_string(rank);
+}
+
+// With dropout ranks draw apart, and with --rebalance not equally much.
+void add_generators(Checkpoint& c, const Ranks& ranks) {
+  const PhiloxState own = c.generator(kGenerator);
+  const auto all = ranks.from_all(std::to_string(own.seed) + " " + std::to_string(own.offset));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    PhiloxState& state = c.generators[generator_of(rank)];
+    std::istringstream(all[static_cast<size_t>(rank)]) >> state.seed >> state.offset;
+  }
+}
 
 std::string folder_of_run(const std::string& run) {
   return run + "/checkpoints";
@@ -43,12 +58,14 @@ void store(Checkpoint& c, const Trained& t) {
   c.generators[kGenerator] = default_generator().state();
 }
 
-void restore(const Checkpoint& c, const Trained& t) {
+void restore(const Checkpoint& c, const Trained& t, const Ranks& ranks) {
   t.net.load_state_dict(c.dict("model"));
   t.optimizer.load_state_dict(c.dict("optim"));
   if (t.scaler.enabled() && !c.dict("scaler").empty()) t.scaler.load_state_dict(c.dict("scaler"));
   if (t.ema && !c.dict("ema").empty()) t.ema->load_state_dict(c.dict("ema"));
-  default_generator().set_state(c.generator(kGenerator));
+  const auto own = c.generators.find(generator_of(ranks.rank()));
+  default_generator().set_state(own != c.generators.end() ? own->second
+                                                          : ranks.apart(c.generator(kGenerator)));
 }
 
 RunCheckpoints::RunCheckpoints(const std::string& run, const CheckpointSettings& settings,
@@ -61,7 +78,8 @@ bool RunCheckpoints::due(int64_t step) const {
   return settings_.save_interval > 0 && step % settings_.save_interval == 0;
 }
 
-void RunCheckpoints::save(const Checkpoint& c) {
+void RunCheckpoints::save(Checkpoint c) {
+  if (ranks_.group()) add_generators(c, ranks_);
   std::exception_ptr error;
   const bool background = settings_.async_save || ranks_.group();
   if (ranks_.main()) {

@@ -30,10 +30,13 @@ struct Trained {
   optim::GradScaler& scaler;
   optim::Ema* ema = nullptr;
 };
-/// Puts its state, and the default generator's, into the checkpoint. The tensors are its own.
+/// Puts its state, and this rank's default generator's, into the checkpoint. The tensors are its
+/// own.
 void store(Checkpoint& c, const Trained& trained);
-/// Throws Error that lists what does not fit.
-void restore(const Checkpoint& c, const Trained& trained);
+/// Each rank's default generator goes on where it stood; one that has no state in the checkpoint
+/// (there are more ranks than before) draws apart from the main rank's. Throws Error that lists
+/// what does not fit.
+void restore(const Checkpoint& c, const Trained& trained, const Ranks& ranks = {});
 
 /// A struct with `template <class F> void visit(F&& f) { f("name", member); ... }` to the values of
 /// a checkpoint, and back.
@@ -62,10 +65,10 @@ class RunCheckpoints {
   bool due(int64_t step) const;
   /// All ranks call it, and none goes on before the checkpoint is on disk; with --async-save,
   /// before it is copied and the one before is on disk. Throws FileError on the main rank, Error on
-  /// others.
-  void save(const Checkpoint& c);
+  /// others. The default generators of all ranks are in it.
+  void save(Checkpoint c);
   /// For a rank that ends with an error of its own, which the others do not know: saves if this is
-  /// the main one, and says whether it did.
+  /// the main one, and says whether it did. Without the others' generators.
   bool save_alone(const Checkpoint& c);
   /// Throws if saving in the background has failed. For the main rank, at every step.
   void check();

@@ -66,6 +66,7 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
   if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
+  ranks_.draw_apart();  // the weights are made: from here on only dropout draws
 }
 
 void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
@@ -78,7 +79,7 @@ void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
   };
   TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
              text(was), "; these flags and data make one of ", text(is));
-  restore(c, {gpt_, *optimizer_, scaler_});
+  restore(c, {gpt_, *optimizer_, scaler_}, ranks_);
   restore_values(c, state_);
   scheduler_->set_step(state_.step);
   checkpoints_.resumed(state_.step);
@@ -310,7 +311,7 @@ void GptTrainer::save() {
   store(c, {gpt_, *optimizer_, scaler_});
   store_values(c, state_);
   store_sizes(c, gpt_.options());
-  checkpoints_.save(c);
+  checkpoints_.save(std::move(c));
 }
 
 void GptTrainer::try_steps() {

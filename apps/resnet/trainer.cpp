@@ -91,7 +91,7 @@ void Trainer::resume(const Checkpoint& c, History history) {
   TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  restore(c, {net_, *optimizer_, scaler_, ema_.get()});
+  restore(c, {net_, *optimizer_, scaler_, ema_.get()}, ranks_);
   state_ = was;
   scheduler_->set_step(state_.updates);
   checkpoints_.resumed(state_.step);
