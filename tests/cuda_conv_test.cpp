@@ -9,7 +9,7 @@ namespace {
 using namespace conv_test;
 
 TEST(CudaConv, own_kernels_agree_with_sums_in_f64) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   for (const Case& c : kCases) {
     for (const auto& [dtype, tolerance] : kTolerances) {
       const Operands in = operands(c, dtype);
@@ -19,7 +19,7 @@ TEST(CudaConv, own_kernels_agree_with_sums_in_f64) {
 }
 
 TEST(CudaConv, many_pixels_are_summed_in_chunks) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   for (const Case& c : {Case{"one tile", {5, 16, 40, 33}, {17, 16, 1, 1}, {}},
                         Case{"depthwise", {5, 33, 40, 33}, {33, 1, 1, 2}, {.groups = 33}}}) {
     const Operands in = operands(c, DType::kF32);
@@ -28,7 +28,7 @@ TEST(CudaConv, many_pixels_are_summed_in_chunks) {
 }
 
 TEST(CudaConv, blocks_go_round_where_there_is_more_work_than_blocks) {
-  SKIP_WITHOUT_DEVICE();  // the emulated GPU runs at most 128 blocks
+  TARN_NEEDS_GPU();  // the emulated GPU runs at most 128 blocks
   for (const Case& c :
        {Case{"132 tiles", {1, 16, 53, 53}, {130, 16, 1, 1}, {}},
         Case{"2 x 65 parts", {1, 2080, 16, 17}, {2080, 1, 1, 1}, {.groups = 2080}}}) {
@@ -38,7 +38,7 @@ TEST(CudaConv, blocks_go_round_where_there_is_more_work_than_blocks) {
 }
 
 TEST(CudaConv, the_same_bits_on_every_run) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   const Case& c = kCases[1];
   const Operands in = operands(c, DType::kF32);
   const Passes a = on_device(own_conv_kernels(), c, in), b = on_device(own_conv_kernels(), c, in);
@@ -49,7 +49,7 @@ TEST(CudaConv, the_same_bits_on_every_run) {
 }
 
 TEST(CudaConv, nothing_in_gives_zero_gradients) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   const Case c{"no images", {0, 20, 5, 5}, {17, 20, 3, 3}, {}};
   const Passes p = on_device(own_conv_kernels(), c, operands(c, DType::kF32));
   EXPECT_EQ(back(p.gw).to_vector<float>(), std::vector<float>(17 * 20 * 9, 0.0f));
@@ -57,7 +57,7 @@ TEST(CudaConv, nothing_in_gives_zero_gradients) {
 }
 
 TEST(CudaConv, no_output_channels_give_a_zero_input_gradient) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   for (int64_t channels : {2, 20}) {
     const Case c{"no filters", {1, channels, 3, 3}, {0, channels, 3, 3}, {}};
     const Passes p = on_device(own_conv_kernels(), c, operands(c, DType::kF32));
@@ -67,7 +67,7 @@ TEST(CudaConv, no_output_channels_give_a_zero_input_gradient) {
 }
 
 TEST(CudaConv, operands_may_begin_anywhere) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   const Case c = kCases[2];
   const Operands in = operands(c, DType::kF32);
   const auto shifted = [](const Tensor& t) {  // one element into its storage
@@ -86,7 +86,7 @@ TEST(CudaConv, operands_may_begin_anywhere) {
 }
 
 TEST(CudaConv, nan_reaches_exactly_the_outputs_that_read_it) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   for (int64_t channels : {1, 20}) {
     const Case c{"3x3", {1, channels, 5, 5}, {channels, channels, 3, 3}, {1, 1, 1, 1}};
     const Operands in = operands(c, DType::kF32);
@@ -107,7 +107,7 @@ void expect_same_nan(const Tensor& a, const Tensor& b, const char* what) {
 }
 
 TEST(CudaConv, nan_spreads_as_on_the_cpu_in_every_pass) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   // 20 channels: the last slice in depth is filled up with taps that do not exist.
   const Case c{"3x3", {1, 20, 8, 8}, {20, 20, 3, 3}, {}};
   const auto poisoned = [&](Tensor Operands::*which, int64_t at) {
@@ -131,7 +131,7 @@ TEST(CudaConv, nan_spreads_as_on_the_cpu_in_every_pass) {
 }
 
 TEST(CudaConv, images_beyond_32_bit_offsets_are_refused) {
-  SKIP_WITHOUT_DEVICE();
+  TARN_NEEDS_GPU();
   try {
     conv_shape({1, 1024, 1024, 1024}, {1, 1024, 1, 1}, {1, 1, 1024, 1024}, {});
     FAIL() << "no error";

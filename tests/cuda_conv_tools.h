@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "gpu_tools.h"
 #include "numeric_tools.h"
 #include <gtest/gtest.h>
 
@@ -127,9 +128,6 @@ inline Passes reference(const Case& c, const Operands& in) {
 inline Passes on_device(const ConvKernels& kernels, const Case& c, const Operands& in) {
   return run(kernels, c, there(in.x), there(in.w), there(in.bias), there(in.gy));
 }
-
-#define SKIP_WITHOUT_DEVICE() \
-  if (!has_backend(DeviceType::kCUDA)) GTEST_SKIP() << "no CUDA device"
 
 inline const std::map<DType, double> kTolerances = {{DType::kF32, 1e-5},
                                                     {DType::kF64, 1e-13},

@@ -26,7 +26,7 @@ const ConvKernels& slots() {
 class CudaDnn : public ::testing::Test {
  protected:
   void SetUp() override {
-    SKIP_WITHOUT_DEVICE();
+    TARN_NEEDS_GPU();
     if (dnn_api() == nullptr) GTEST_SKIP() << "cuDNN is not here";
     forget_dnn_plans();
   }

@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpu_tools.h"
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/functions.h"
@@ -17,7 +18,10 @@
 namespace tarn {
 namespace {
 
-const Device kCuda{DeviceType::kCUDA};
+class CudaOffload : public ::testing::Test {
+ protected:
+  void SetUp() override { TARN_NEEDS_GPU(); }
+};
 
 std::vector<std::vector<float>> gradients(nn::Module& net) {
   std::vector<std::vector<float>> all;
@@ -46,7 +50,7 @@ void expect_equal_bits(nn::Module& net, Loss&& loss) {
   }
 }
 
-TEST(OffloadTest, a_convolutional_network_gives_equal_bits) {
+TEST_F(CudaOffload, a_convolutional_network_gives_equal_bits) {
   manual_seed(1);
   const auto net = nn::models::make_resnet("resnet8", {.classes = 4, .in_channels = 1});
   net->to(kCuda);
@@ -56,7 +60,7 @@ TEST(OffloadTest, a_convolutional_network_gives_equal_bits) {
   expect_equal_bits(*net, [&] { return cross_entropy((*net)(x), y); });
 }
 
-TEST(OffloadTest, a_transformer_with_dropout_gives_equal_bits_checkpointed_or_not) {
+TEST_F(CudaOffload, a_transformer_with_dropout_gives_equal_bits_checkpointed_or_not) {
   manual_seed(1);
   nn::models::Gpt gpt(
       {.vocab = 11, .block = 6, .layers = 2, .heads = 2, .size = 8, .dropout = 0.1});
@@ -68,7 +72,7 @@ TEST(OffloadTest, a_transformer_with_dropout_gives_equal_bits_checkpointed_or_no
   }
 }
 
-TEST(OffloadTest, views_come_back_with_their_strides) {
+TEST_F(CudaOffload, views_come_back_with_their_strides) {
   const Tensor base = randn({6, 8}).to(kCuda);
   Tensor w = base.clone().set_requires_grad();
   const auto run = [&] {
@@ -84,7 +88,7 @@ TEST(OffloadTest, views_come_back_with_their_strides) {
   EXPECT_EQ(run(), plain);
 }
 
-TEST(OffloadTest, device_memory_is_free_meanwhile) {
+TEST_F(CudaOffload, device_memory_is_free_meanwhile) {
   Tensor w = ones({1 << 16}).to(kCuda).set_requires_grad();
   const auto held = [&](bool offload) {
     const int64_t before = memory_stats(kCuda).allocated;
@@ -99,7 +103,7 @@ TEST(OffloadTest, device_memory_is_free_meanwhile) {
   EXPECT_LE(offloaded, 2 * (4 << 16));
 }
 
-TEST(OffloadTest, small_tensors_may_stay) {
+TEST_F(CudaOffload, small_tensors_may_stay) {
   Tensor w = ones({16}).to(kCuda).set_requires_grad();
   const auto held = [&](int64_t min_bytes) {
     const int64_t before = memory_stats(kCuda).allocated;
@@ -110,7 +114,7 @@ TEST(OffloadTest, small_tensors_may_stay) {
   EXPECT_GT(held(65), held(64));
 }
 
-TEST(OffloadTest, fresh_pinned_memory_is_pinned) {
+TEST_F(CudaOffload, fresh_pinned_memory_is_pinned) {
   const Tensor x = empty_pinned({3, 4}, DType::kF32);
   EXPECT_TRUE(is_pinned(x));
   EXPECT_EQ(x.sizes(), (Shape{3, 4}));
