@@ -35,6 +35,17 @@ void check_channels(const char* op, const char* name, const Tensor& t, const Ten
 
 }  // namespace
 
+void check_residual(const char* op, const Tensor& x, const Tensor& residual) {
+  check_defined(op, "residual", residual);
+  check_same_device(op, x, residual);
+  TARN_CHECK_AS(ShapeError, residual.sizes() == x.sizes(), op,
+                ": residual must have x's sizes; got x=", x.describe(),
+                ", residual=", residual.describe());
+  TARN_CHECK_AS(DTypeError, residual.dtype() == x.dtype(), op,
+                ": residual must have x's dtype; got x=", x.describe(),
+                ", residual=", residual.describe());
+}
+
 void check_batch_norm(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Tensor& running_mean, const Tensor& running_var,
                       const Tensor& residual) {
@@ -46,14 +57,7 @@ void check_batch_norm(const char* op, const Tensor& x, const Tensor& weight, con
   check_channels(op, "bias", bias, x);
   check_channels(op, "running_mean", running_mean, x);
   check_channels(op, "running_var", running_var, x);
-  if (!residual.defined()) return;
-  check_same_device(op, x, residual);
-  TARN_CHECK_AS(ShapeError, residual.sizes() == x.sizes(), op,
-                ": residual must have x's sizes; got x=", x.describe(),
-                ", residual=", residual.describe());
-  TARN_CHECK_AS(DTypeError, residual.dtype() == x.dtype(), op,
-                ": residual must have x's dtype; got x=", x.describe(),
-                ", residual=", residual.describe());
+  if (residual.defined()) check_residual(op, x, residual);
 }
 
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -113,13 +117,15 @@ BatchNormGrads batch_norm_backward(const Tensor& gy, const Tensor& x, const Tens
 
 LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                            RowNorm kind, const Tensor& residual) {
-  const OpScope scope(kind == RowNorm::kLayer ? "layer_norm" : "rms_norm");
+  const bool layer = kind == RowNorm::kLayer;
+  const OpScope scope(residual.defined() ? (layer ? "add_layer_norm" : "add_rms_norm")
+                                         : (layer ? "layer_norm" : "rms_norm"));
   const TensorOptions like_x{.dtype = x.dtype(), .device = x.device()};
   const TensorOptions stats{.dtype = accumulate_dtype(x.dtype()), .device = x.device()};
   LayerNormResult r;
   r.y = empty(x.sizes(), like_x);
   r.rstd = empty({x.size(0)}, stats);
-  if (kind == RowNorm::kLayer) r.mean = empty({x.size(0)}, stats);
+  if (layer) r.mean = empty({x.size(0)}, stats);
   if (residual.defined()) r.sum = empty(x.sizes(), like_x);
   if (x.numel() > 0) {
     TARN_KERNEL(norm, layer_norm, x.device(), contiguous(x), dense(residual), dense(weight),

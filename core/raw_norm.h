@@ -6,6 +6,9 @@
 
 namespace tarn::raw {
 
+/// Throws unless residual, which an operation adds to x or to what it makes of x, has x's sizes,
+/// dtype and device.
+void check_residual(const char* op, const Tensor& x, const Tensor& residual);
 /// Throws unless x is [N, C, ...] and floating, per-channel tensors (weight, bias, running ...) are
 /// [C] or undefined, and residual (if any) has x's sizes and dtype.
 void check_batch_norm(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,

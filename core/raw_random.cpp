@@ -12,6 +12,7 @@
 #include "tarn/core/plan.h"
 #include "tarn/core/random_draws.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/core/raw_norm.h"
 
 namespace tarn::raw {
 namespace {
@@ -204,9 +205,11 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Gener
 
 Tensor dropout(const Tensor& x, double p, PhiloxState state, MemoryFormat format,
                const Tensor& residual) {
-  const OpScope scope("dropout");
-  check_floating("dropout", x);
-  check_probability("dropout", p);
+  const char* op = residual.defined() ? "dropout_add" : "dropout";
+  const OpScope scope(op);
+  check_floating(op, x);
+  check_probability(op, p);
+  if (residual.defined()) check_residual(op, x, residual);
   const Tensor dense = contiguous(x, format);
   const Tensor out = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device(), .format = format});
   if (x.numel() > 0) {

@@ -85,6 +85,12 @@ class Tensor {
                   "; asked for ", dtype_of<T>);
     return static_cast<T*>(data());
   }
+  /// data(), or nullptr of an undefined tensor: for operands that may be missing.
+  void* data_or_null() const { return defined() ? data() : nullptr; }
+  template <class T>
+  T* data_or_null() const {
+    return defined() ? data<T>() : nullptr;
+  }
   const Ref<Storage>& storage() const { return impl_->storage; }
   /// How often the storage was written in place.
   uint32_t version() const { return impl_->storage->version(); }

@@ -223,6 +223,8 @@ TEST(NormTest, errors_are_in_the_callers_terms) {
   });
   expect_error<DTypeError>("batch_norm: residual must have x's dtype",
                            [&] { batch_norm_act(x, raw::to(x, DType::kF64), s, s, {}, {}, {}); });
+  expect_error<ValueError>("add_norm: residual must be a tensor; got an undefined one",
+                           [&] { raw::check_residual("add_norm", x, {}); });
   expect_error<ShapeError>("layer_norm: x must end in the normalized sizes; got x=[2, 3, 4, 4]",
                            [&] { layer_norm(x, {5}); });
   expect_error<ShapeError>("layer_norm: weight must have the normalized sizes [4]",

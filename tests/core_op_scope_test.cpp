@@ -16,6 +16,8 @@
 #include "tarn/core/raw_conv.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_matmul.h"
+#include "tarn/core/raw_norm.h"
+#include "tarn/core/raw_random.h"
 
 namespace tarn {
 namespace {
@@ -43,6 +45,20 @@ TEST(OpScopeTest, every_listener_hears_nested_operations_and_current_op_is_resto
   EXPECT_EQ(second.text, "<bb>a><cc>");
   EXPECT_EQ(detail::current_op, nullptr);
   EXPECT_FALSE(detail::listening());
+}
+
+TEST(OpScopeTest, fused_sums_have_names_of_their_own) {
+  Log log;
+  const Tensor x = ones({2, 3});
+  add_op_listener(&log);
+  raw::layer_norm(x, {}, {}, 1e-5, raw::RowNorm::kLayer, x);
+  raw::layer_norm(x, {}, {}, 1e-5, raw::RowNorm::kRms, x);
+  raw::dropout(x, 0.5, PhiloxState(), MemoryFormat::kContiguous, x);
+  raw::layer_norm(x, {}, {}, 1e-5);
+  remove_op_listener(&log);
+  EXPECT_EQ(log.text,
+            "<add_layer_normadd_layer_norm><add_rms_normadd_rms_norm><dropout_adddropout_add>"
+            "<layer_normlayer_norm>");
 }
 
 TEST(OpScopeTest, a_removed_listener_may_be_freed_while_other_threads_compute) {

@@ -84,6 +84,22 @@ TEST(SoftmaxTest, bits_do_not_depend_on_the_thread_count) {
   for (const Doubles& v : seen) EXPECT_EQ(v, seen[0]);
 }
 
+TEST(CrossEntropyTest, an_infinite_weight_of_another_class_leaves_the_gradient_finite) {
+  for (const int64_t n : {3, 100}) {  // many rows at a time, and one by one
+    Doubles weights(n, 2.0), want(2 * n, 2.0 / n);
+    weights[0] = INFINITY;
+    // softmax * weight of the target, with 1 / n for softmax, and less that weight at the target.
+    want[1] -= 2;
+    want[n + 2] -= 2;
+    const Tensor x = zeros({2, n}, {.dtype = DType::kF64}), w = from_vector(weights, {n});
+    const Tensor t = labels({1, 2}, {2});
+    const Tensor stats = raw::cross_entropy(x, t, w, -100, 0).stats;
+    const Tensor g = ones({2}, {.dtype = DType::kF64});
+    expect_close(numbers(raw::cross_entropy_backward(g, x, t, w, -100, 0, stats)), want, 1e-12,
+                 1e-12, std::to_string(n) + " classes");
+  }
+}
+
 TEST(SoftmaxTest, errors_are_in_the_callers_terms) {
   expect_error<DTypeError>("softmax: x must be floating; got x=[1] i64 cpu; pass a dtype",
                            [] { softmax(labels({1}, {1}), 0); });

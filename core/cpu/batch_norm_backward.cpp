@@ -222,14 +222,16 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
     using T = typename decltype(tag)::type;
     const BatchNormAffine<compute_t<T>> p(weight, bias, mean, rstd, l);
     Mask mask = !relu ? Mask::kNone : y.defined() ? Mask::kFromY : Mask::kFromX;
-    const auto data = [](const Tensor& t) {
-      return t.defined() ? static_cast<T*>(t.data()) : nullptr;
-    };
-    Operands<T> o{data(gy),       data(x),         data(mask == Mask::kFromY ? y : x),
-                  data(gx),       data(gresidual), p.mean.data(),
-                  p.scale.data(), p.shift.data()};
+    Operands<T> o{gy.data<T>(),
+                  x.data<T>(),
+                  (mask == Mask::kFromY ? y : x).template data<T>(),
+                  gx.data_or_null<T>(),
+                  gresidual.data_or_null<T>(),
+                  p.mean.data(),
+                  p.scale.data(),
+                  p.shift.data()};
     const bool writes = mask == Mask::kFromY && gresidual.defined();
-    if (!writes) o.gresidual = data(x);  // a valid address that is not written
+    if (!writes) o.gresidual = x.data<T>();  // a valid address that is not written
     const ChannelSums sums = first_pass(o, l, mask, writes);
     const std::vector<double> r = channel_values(rstd, l.channels, 1);
     const double n = training ? 1.0 / static_cast<double>(l.count) : 0.0;

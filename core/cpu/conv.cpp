@@ -19,7 +19,7 @@ Conv2dShape make_shape(const Tensor& x, const Tensor& weight, const Conv2dOption
 void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
              const Conv2dOptions& options, const Tensor& y, Stream) {
   conv2d_forward(make_shape(x, weight, options), x.dtype(), x.data(), weight.data(),
-                 bias.defined() ? bias.data() : nullptr, y.data());
+                 bias.data_or_null(), y.data());
 }
 
 void backward_data(const Tensor& gy, const Tensor& weight, const Conv2dOptions& options,
@@ -31,7 +31,7 @@ void backward_data(const Tensor& gy, const Tensor& weight, const Conv2dOptions& 
 void backward_weight(const Tensor& x, const Tensor& gy, const Conv2dOptions& options,
                      const Tensor& gw, const Tensor& gb, Stream) {
   conv2d_backward_weights(make_shape(x, gw, options), x.dtype(), x.data(), gy.data(), gw.data(),
-                          gb.defined() ? gb.data() : nullptr);
+                          gb.data_or_null());
 }
 
 }  // namespace

@@ -61,11 +61,13 @@ void log_sum_exp_of_rows(const T* x, int64_t rows, int64_t n, LogSumExp<A>* out)
   for (int64_t r = 0; r < rows; ++r) out[r] = {max[r], sum[r]};
 }
 
-/// gx = g * (p * total - smooth * weight), less g * kept at the target.
+/// gx = p * total - smooth * weight; without label smoothing weight is null, as an infinite one of
+/// another class than the target must not turn the product into NaN. The target's entry is the
+/// caller's.
 template <class T, class A = compute_t<T>>
 void gradient_row(const T* __restrict x, int64_t n, LogSumExp<A> s, A total, A smooth,
                   const A* __restrict weight, T* __restrict gx) {
-  if (smooth == A(0)) {
+  if (weight == nullptr) {
     for (int64_t i = 0; i < n; ++i) {
       gx[i] = T(math::exp(to<A>(x[i]) - s.max - s.log_sum) * total);
     }
@@ -76,7 +78,7 @@ void gradient_row(const T* __restrict x, int64_t n, LogSumExp<A> s, A total, A s
   }
 }
 
-// The same for up to kGroup short rows; factors holds total and smooth of each.
+// The same for up to kGroup short rows.
 template <class T, class A = compute_t<T>>
 void gradient_of_rows(const T* x, int64_t rows, int64_t n, const A* stats, const A* total,
                       const A* smooth, const A* weight, T* gx) {
@@ -89,9 +91,11 @@ void gradient_of_rows(const T* x, int64_t rows, int64_t n, const A* stats, const
   }
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t r = 0; r < kGroup; ++r) {
-      columns[i][r] =
-          math::exp(columns[i][r] - max[r] - log_sum[r]) * total[r] - smooth[r] * weight[i];
+      columns[i][r] = math::exp(columns[i][r] - max[r] - log_sum[r]) * total[r];
     }
+  }
+  for (int64_t i = 0; weight != nullptr && i < n; ++i) {
+    for (int64_t r = 0; r < kGroup; ++r) columns[i][r] -= smooth[r] * weight[i];
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < n; ++i) gx[r * n + i] = T(columns[i][r]);
@@ -164,6 +168,8 @@ void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Ten
     using A = compute_t<T>;
     const ClassWeights<A> weights(weight, n);
     const double share = smoothing / static_cast<double>(n);
+    const A* spread = smoothing > 0 ? weights.values.data() : nullptr;
+    const double spread_sum = smoothing > 0 ? weights.sum : 0;
     const T* data = static_cast<const T*>(logits.data());
     T* out = static_cast<T*>(glogits.data());
     const A* stat = static_cast<const A*>(stats.data());
@@ -176,16 +182,16 @@ void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Ten
         if (label == ignore_index) continue;
         g[i] = static_cast<const A*>(gloss.data())[(first + i) * gloss.strides()[0]];
         kept[i] = (1 - smoothing) * weights.values[label];
-        total[i] = static_cast<A>(g[i] * (kept[i] + share * weights.sum));
+        total[i] = static_cast<A>(g[i] * (kept[i] + share * spread_sum));
         smooth[i] = static_cast<A>(g[i] * share);
       }
       const T* x = data + first * n;
       const A* s = stat + 3 * first;
       T* gx = out + first * n;
       if (group == 1) {
-        gradient_row<T>(x, n, {s[0], s[1]}, total[0], smooth[0], weights.values.data(), gx);
+        gradient_row<T>(x, n, {s[0], s[1]}, total[0], smooth[0], spread, gx);
       } else {
-        gradient_of_rows<T>(x, count, n, s, total, smooth, weights.values.data(), gx);
+        gradient_of_rows<T>(x, count, n, s, total, smooth, spread, gx);
       }
       for (int64_t i = 0; i < count; ++i, x += n, s += 3, gx += n) {
         const int64_t label = labels[first + i];
@@ -195,8 +201,8 @@ void cross_entropy_backward(const Tensor& gloss, const Tensor& logits, const Ten
         }
         // The target's entry again, in one rounding.
         const A p = math::exp(to<A>(x[label]) - s[0] - s[1]);
-        gx[label] = T(static_cast<A>(p * static_cast<double>(total[i]) - g[i] * kept[i]) -
-                      smooth[i] * weights.values[label]);
+        const A off = spread ? smooth[i] * spread[label] : A(0);
+        gx[label] = T(static_cast<A>(p * static_cast<double>(total[i]) - g[i] * kept[i]) - off);
       }
     };
     parallel_for((rows + group - 1) / group, grain_for(4 * n * group),

@@ -18,7 +18,7 @@ void matmul_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, double 
     call.batch = a.sizes()[0];
     call.a_batch = a.strides()[0], call.b_batch = b.strides()[0], call.c_batch = out.strides()[0];
   }
-  call.bias = bias.defined() ? bias.data() : nullptr;
+  call.bias = bias.data_or_null();
   call.alpha = alpha, call.beta = beta;
   call.epilogue = epilogue;
   matmul(call);

@@ -114,7 +114,7 @@ void dropout(PhiloxState state, double p, const Tensor& x, const Tensor& residua
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
     const T* from = x.data<T>();
-    const T* add = residual.defined() ? residual.data<T>() : nullptr;
+    const T* add = residual.data_or_null<T>();
     T* to = y.data<T>();
     const C scale = p < 1 ? static_cast<C>(1 / (1 - p)) : C(0);
     for_blocks<1>(state, x.numel(), [=](const uint32_t* w, int64_t first, int n) {

@@ -133,7 +133,7 @@ void arg_reduce(bool largest, const Tensor& x_in, int64_t dim, const Tensor& val
   visit_dtype(x_in.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* x = static_cast<const T*>(x_in.data());
-    T* values = values_in.defined() ? static_cast<T*>(values_in.data()) : nullptr;
+    T* values = values_in.data_or_null<T>();
     for_slices(e, [&](int64_t outer, int64_t inner) {
       const T* from = x + outer * e.n * e.inner + inner;
       const int64_t best = e.inner != 1 ? first_extreme_strided(largest, from, e.n, e.inner)
