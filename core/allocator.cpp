@@ -126,17 +126,19 @@ void deallocate(const Allocation& allocation, Device device) noexcept {
   pool_of(device).give(static_cast<detail::Block*>(allocation.block));
 }
 
-// Two threads may keep one tensor at the same time: whoever changes the mark moves the counts. The
-// mark is the allocator's own, and no part of what the storage promises not to change.
+// Two threads may keep one tensor at the same time: whoever changes the mark moves the counts, and
+// nobody looks at it but atomically. The mark is the allocator's own, and no part of what the
+// storage promises not to change.
 void retag(const Storage& storage, MemoryTag from, MemoryTag to) noexcept {
   auto& a = const_cast<Allocation&>(storage.allocation());
   if (a.size == 0) return;
-  if (!is_small(a.block)) {
-    return pool_of(storage.device()).retag(static_cast<detail::Block*>(a.block), from, to);
-  }
   const std::atomic_ref<void*> mark(a.block);
+  void* const block = mark.load(std::memory_order_relaxed);
+  if (!is_small(block)) {
+    return pool_of(storage.device()).retag(static_cast<detail::Block*>(block), from, to);
+  }
   void* expected = small_mark(from);
-  if (mark.load(std::memory_order_relaxed) != expected) return;
+  if (block != expected) return;
   if (!mark.compare_exchange_strong(expected, small_mark(to), std::memory_order_relaxed)) return;
   if (detail::ThreadCache* cache = detail::local_cache()) {
     cache->move_count(from, to, a.size);

@@ -70,7 +70,9 @@ void Profiler::step() {
 void Profiler::stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (recording()) finish();
+  // A cycle without a step is only what follows the last complete one, which people want to read.
+  const bool begun = !options_.schedule || !steps_.empty() || profile_.end == 0;
+  if (recording() && begun) finish();
   recorder_.reset();
   action_ = ProfilerAction::kNone;
 }

@@ -121,7 +121,8 @@ class Profiler {
 
   /// The step is over; the schedule says what the next one is.
   void step();
-  /// Ends the recording; a cycle that was begun counts as it is.
+  /// Ends the recording. A cycle that was begun counts as it is; one that comes after a complete
+  /// cycle only with a step of its own.
   void stop();
   /// True while what happens now will count.
   bool recording() const;

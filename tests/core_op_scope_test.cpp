@@ -162,6 +162,30 @@ TEST(KernelWorkTest, a_broadcast_operand_is_read_once) {
   EXPECT_EQ(all[0].flops, 0);
 }
 
+TEST(ProfilerStopTest, the_last_complete_cycle_stays_unless_another_has_a_step) {
+  const auto work = [] { const OpScope op("work"); };
+  int cycles = 0;
+  Profiler profiler({.schedule = ProfilerSchedule{.active = 1},  // the next cycle begins at once
+                     .on_trace_ready = [&](Profiler&) { ++cycles; }});
+  work();
+  profiler.step();
+  profiler.stop();
+  EXPECT_EQ(cycles, 1);
+  ASSERT_EQ(profiler.profile().steps.size(), 1u);
+  EXPECT_EQ(profiler.rows().size(), 1u);
+  EXPECT_NE(profiler.table().find("work"), std::string::npos);
+
+  Profiler begun({.schedule = ProfilerSchedule{.active = 2}});
+  work();
+  begun.step();  // one step of two
+  begun.stop();
+  EXPECT_EQ(begun.profile().steps.size(), 1u);
+  Profiler short_run({.schedule = ProfilerSchedule{.active = 2}});
+  work();
+  short_run.stop();  // not one step: what there is
+  EXPECT_EQ(short_run.rows().size(), 1u);
+}
+
 TEST(FlopCounterTest, counters_nest_and_count_all_threads) {
   const Tensor a = ones({4, 4});
   const FlopCounter outer;
