@@ -19,8 +19,8 @@ namespace tarn::cuda {
 uint64_t launch_count();
 /// True if every launch and index check waits for its result (TARN_CUDA_BLOCKING=1).
 bool blocking();
-/// Switches that for the whole process.
-void set_blocking(bool on);
+/// Switches that for the whole process; returns what it was.
+bool set_blocking(bool on);
 
 namespace detail {
 /// Before: selects the device, allows `shared` bytes of dynamic shared memory.
@@ -53,10 +53,10 @@ constexpr int64_t ceil_div(int64_t n, int64_t d) {
 
 /// Blocks of a grid-stride loop at most: enough to fill the device several times over, and no more.
 int64_t most_blocks(Stream stream);
-/// Another limit for the whole process (TARN_CUDA_BLOCKS); 0: the usual one. Results are the same
-/// bits at any number of blocks; with few, every loop goes round, which small tensors else never
-/// do.
-void set_most_blocks(int64_t n);
+/// Another limit for the whole process (TARN_CUDA_BLOCKS); 0: the usual one. Returns what it was.
+/// Results are the same bits at any number of blocks; with few, every loop goes round, which small
+/// tensors else never do.
+int64_t set_most_blocks(int64_t n);
 
 /// Blocks for a grid-stride loop over `items`, `per_block` of them in a block and step.
 inline unsigned blocks_for(int64_t items, int64_t per_block, Stream stream) {

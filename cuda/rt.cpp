@@ -184,8 +184,8 @@ std::atomic<bool>& blocking_switch() {
 bool blocking() {
   return blocking_switch().load(std::memory_order_relaxed);
 }
-void set_blocking(bool on) {
-  blocking_switch().store(on);
+bool set_blocking(bool on) {
+  return blocking_switch().exchange(on);
 }
 
 namespace {
@@ -202,8 +202,8 @@ int64_t most_blocks(Stream stream) {
   const int64_t limit = block_limit().load(std::memory_order_relaxed);
   return limit > 0 ? limit : int64_t{32} * limits(stream.device.index).multiprocessors;
 }
-void set_most_blocks(int64_t n) {
-  block_limit().store(n);
+int64_t set_most_blocks(int64_t n) {
+  return block_limit().exchange(n);
 }
 
 void detail::before_launch(const void* kernel, size_t shared, int device) {

@@ -152,9 +152,9 @@ Tensor index_check() {
   check.op = "take";
   check.high = 9;
   int64_t position = 0;
-  cuda::set_blocking(true);
+  const bool blocking = cuda::set_blocking(true);
   kernels(kCuda).index.find_out_of_range(index, check, &position, current_stream(kCuda));
-  cuda::set_blocking(false);
+  cuda::set_blocking(blocking);
   return from_vector(std::vector<int64_t>{position}, {1});
 }
 
@@ -216,11 +216,12 @@ class CudaGrid : public ::testing::TestWithParam<Job> {
  protected:
   void SetUp() override { TARN_NEEDS_GPU(); }
   void TearDown() override {
-    cuda::set_most_blocks(0);
+    cuda::set_most_blocks(most_blocks_);
     set_order(order_);
   }
 
  private:
+  int64_t most_blocks_ = cuda::set_most_blocks(0);
 #if defined(TARN_CUDA_EMU)
   int order_ = emu::settings().order;
 #else
@@ -230,7 +231,6 @@ class CudaGrid : public ::testing::TestWithParam<Job> {
 
 TEST_P(CudaGrid, any_number_of_blocks_gives_the_same_bits) {
   const OwnKernels own;
-  cuda::set_most_blocks(0);
   set_order(0);
   const auto want = results(GetParam());
   for (int64_t blocks : {1, 2}) {

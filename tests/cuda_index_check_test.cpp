@@ -22,8 +22,7 @@ class CudaIndexCheck : public testing::Test {
  protected:
   void SetUp() override {
     TARN_NEEDS_GPU();
-    blocking_ = cuda::blocking();
-    cuda::set_blocking(false);
+    blocking_ = cuda::set_blocking(false);
   }
   void TearDown() override {
     if (!has_backend(DeviceType::kCUDA)) return;

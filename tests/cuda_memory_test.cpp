@@ -1,4 +1,6 @@
 // cuda_memory_test.cpp - copies, pinned memory, memory shared by streams, several devices.
+#include <utility>
+
 #include "gpu_tools.h"
 #include "tests_throws.h"
 
@@ -80,7 +82,7 @@ TEST(CudaMemory, a_block_used_by_another_stream_is_not_handed_out_while_it_is) {
   Tensor x = empty({3000}, {.device = kCuda});
   const void* first = x.data();
 #if defined(TARN_CUDA_EMU)
-  emu::settings().lazy = true;  // what is queued on `side` stays queued
+  const bool lazy = std::exchange(emu::settings().lazy, true);  // what `side` queues stays queued
 #endif
   const Tensor host = pin_memory(zeros({3000}));
   cuda.copy(x.data(), kCuda, host.data(), kCPU, 12000, side);
@@ -88,7 +90,7 @@ TEST(CudaMemory, a_block_used_by_another_stream_is_not_handed_out_while_it_is) {
   x = Tensor();
 #if defined(TARN_CUDA_EMU)
   EXPECT_NE(empty({3000}, {.device = kCuda}).data(), first);
-  emu::settings().lazy = false;
+  emu::settings().lazy = lazy;
 #endif
   cuda.synchronize(side);
   EXPECT_EQ(empty({3000}, {.device = kCuda}).data(), first);
