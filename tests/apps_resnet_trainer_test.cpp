@@ -242,6 +242,15 @@ TEST(resnet_checkpoint, a_failure_in_the_background_ends_the_training) {
   EXPECT_MESSAGE(FileError, run.trainer->fit(), "checkpoint: cannot save ");
 }
 
+TEST(resnet_trainer, only_images_are_files_that_can_be_left_out) {
+  const TempFolder folder;
+  ImageData data = pictures();
+  OneRun run(quick(), data, folder.str());
+  run.net->register_forward_pre_hook(
+      [](nn::Module&, const Tensor&) -> Tensor { throw FileError("no such table"); });
+  EXPECT_EQ(test::message_of<FileError>([&] { run.trainer->fit(); }), "no such table");
+}
+
 TEST(resnet_report, history_ends_where_the_checkpoint_stands) {
   const TempFolder folder;
   const std::string path = folder.write(

@@ -6,9 +6,16 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/transfer.h"
-#include "tarn/data/loader.h"
 
 namespace tarn::apps {
+
+std::optional<data::Batch> next_batch(data::Epoch& epoch) {
+  try {
+    return epoch.next();
+  } catch (const FileError& e) {
+    throw UnreadableImage(e.what());
+  }
+}
 
 int64_t count_right(const Tensor& logits, const Tensor& target) {
   return sum(eq(argmax(logits, 1), target)).item<int64_t>();
@@ -31,16 +38,17 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   Score score;
   const Device device(s.device);
   const AutocastGuard autocast = autocast_for(s);
-  for (const data::Batch& batch : loader.epoch(0)) {
+  data::Epoch epoch = loader.epoch(0);
+  while (const std::optional<data::Batch> batch = next_batch(epoch)) {
     if (interrupt && interrupt->requested()) break;
-    skipped.insert(batch.skipped.begin(), batch.skipped.end());
-    if (batch.size() == 0) continue;
-    const Tensor target = to_async(batch.target, device);
-    const Tensor logits = net(to_async(batch.input, device));
-    score.loss += cross_entropy(logits, target).item() * static_cast<double>(batch.size());
+    skipped.insert(batch->skipped.begin(), batch->skipped.end());
+    if (batch->size() == 0) continue;
+    const Tensor target = to_async(batch->target, device);
+    const Tensor logits = net(to_async(batch->input, device));
+    score.loss += cross_entropy(logits, target).item() * static_cast<double>(batch->size());
     score.right += count_right(logits, target);
-    score.count += batch.size();
-    bar.advance(batch.size());
+    score.count += batch->size();
+    bar.advance(batch->size());
   }
   bar.close();
   net.train(was_training);
@@ -49,7 +57,7 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                  interrupt && interrupt->requested() ? 1.0 : 0.0});
   if (sums[3] > 0) return std::nullopt;
   score = {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
-  TARN_CHECK_AS(FileError, score.count > 0, "evaluate: none of the ", data.size(),
+  TARN_CHECK_AS(UnreadableImage, score.count > 0, "evaluate: none of the ", data.size(),
                 " test images can be read");
   score.loss /= static_cast<double>(score.count);
   return score;

@@ -9,10 +9,20 @@
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/resnet/settings.h"
+#include "tarn/core/error.h"
 #include "tarn/data/dataset.h"
+#include "tarn/data/loader.h"
 #include "tarn/nn/module.h"
 
 namespace tarn::apps {
+
+/// An image that cannot be read. Unlike other files it can be left out (--skip-unreadable).
+class UnreadableImage : public FileError {
+ public:
+  using FileError::FileError;
+};
+/// The next batch; none at the end. Throws UnreadableImage.
+std::optional<data::Batch> next_batch(data::Epoch& epoch);
 
 struct Score {
   double loss = 0;  ///< mean cross entropy
@@ -26,7 +36,8 @@ int64_t count_right(const Tensor& logits, const Tensor& target);
 
 /// Runs all of `data` through the network in eval mode, without recording. Paths of images left out
 /// are added to `skipped`. Ranks take shares of the images and agree on the score. Returns none if
-/// a signal came before the end. Throws FileError if no image can be read.
+/// a signal came before the end. Throws UnreadableImage if one, or with --skip-unreadable all,
+/// cannot be read.
 std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const ResnetSettings& s, std::set<std::string>& skipped,
                               const Interrupt* interrupt = nullptr, const Ranks& ranks = {});

@@ -119,13 +119,13 @@ bool Trainer::fit() {
 }
 
 // Returns false if a signal came. What was begun is then finished by the run that resumes; so it is
-// where a file cannot be read.
+// where an image cannot be read.
 bool Trainer::train_and_test() {
   try {
     if (!train_epoch()) return false;
     last_score_ = test();
     return last_score_.has_value();
-  } catch (const FileError& e) {
+  } catch (const UnreadableImage& e) {
     if (!step_complete() || !checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
@@ -146,14 +146,15 @@ bool Trainer::train_epoch() {
   meters.add("lr", MeterStyle::kValue);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
-  for (const data::Batch& batch : loader_.epoch(state_.epoch, state_.batch)) {
+  data::Epoch epoch = loader_.epoch(state_.epoch, state_.batch);
+  while (const std::optional<data::Batch> batch = next_batch(epoch)) {
     if (step_complete() && stop_requested()) return false;
     meters.data_ready();
-    for (const std::string& path : batch.skipped) {
+    for (const std::string& path : batch->skipped) {
       if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
     }
     const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
-    const Step step = train_step(batch, part());
+    const Step step = train_step(*batch, part());
     profile_->step_done();
     count(step);
     meters.step_done(step.images);
