@@ -93,6 +93,25 @@ json make_manifest(const Checkpoint& c, json files) {
           {"files", files},    {"values", values}, {"generators", generators}};
 }
 
+// What read() gives. What a file is to blame for becomes an error that names it, also where the
+// JSON and the file system have errors of their own.
+template <class F>
+auto reading(const std::string& folder, F&& read) {
+  try {
+    return read();
+  } catch (const json::exception& e) {
+    detail::fail<FileError>("checkpoint: ", folder, "/", kManifest,
+                            " is not what tarn writes: ", e.what());
+  } catch (const fs::filesystem_error& e) {
+    detail::fail<FileError>("checkpoint: cannot read ", folder, ": ", e.what());
+  }
+}
+
+// The members of a manifest's member.
+const json::object_t& members(const json& manifest, const char* name) {
+  return manifest.at(name).get_ref<const json::object_t&>();
+}
+
 json read_manifest(const std::string& folder) {
   TARN_CHECK_AS(FileError, fs::is_directory(folder), "checkpoint: no folder ", folder);
   const std::string path = folder + "/" + kManifest;
@@ -115,6 +134,7 @@ json read_manifest(const std::string& folder) {
 std::string check_file(const std::string& path, const json& expected) {
   const std::string name = fs::path(path).filename().string();
   if (!fs::exists(path)) return name + " is missing";
+  if (!fs::is_regular_file(path)) return name + " is not a plain file";
   const uint64_t size = fs::file_size(path), bytes = expected.at("bytes");
   if (size != bytes) {
     return detail::concat(name, " has ", size, " bytes instead of ", bytes);
@@ -231,12 +251,14 @@ void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint) {
   }
 }
 
-Checkpoint load_checkpoint(const std::string& folder, const std::vector<std::string>& only) {
+namespace {
+
+Checkpoint load(const std::string& folder, const std::vector<std::string>& only) {
   const json manifest = read_manifest(folder);
   Checkpoint c{.step = manifest.at("step"), .best = manifest.at("best")};
   std::string problems;
   std::vector<std::string> names;
-  for (const auto& [file, expected] : manifest.at("files").items()) {
+  for (const auto& [file, expected] : members(manifest, "files")) {
     const std::string name = fs::path(file).stem().string();
     if (!only.empty() && std::count(only.begin(), only.end(), name) == 0) continue;
     const std::string problem = check_file(folder + "/" + file, expected);
@@ -247,11 +269,17 @@ Checkpoint load_checkpoint(const std::string& folder, const std::vector<std::str
   for (const std::string& name : names) {
     c.tensors[name] = load_safetensors(folder + "/" + name + ".safetensors").tensors;
   }
-  for (const auto& [name, value] : manifest.at("values").items()) c.values[name] = from_json(value);
-  for (const auto& [name, state] : manifest.at("generators").items()) {
+  for (const auto& [name, value] : members(manifest, "values")) c.values[name] = from_json(value);
+  for (const auto& [name, state] : members(manifest, "generators")) {
     c.generators[name] = {.seed = state.at("seed"), .offset = state.at("offset")};
   }
   return c;
+}
+
+}  // namespace
+
+Checkpoint load_checkpoint(const std::string& folder, const std::vector<std::string>& only) {
+  return reading(folder, [&] { return load(folder, only); });
 }
 
 namespace detail {
@@ -267,7 +295,7 @@ void discard_path(const std::string& path) {
 
 bool is_best_checkpoint(const std::string& folder) {
   try {
-    return read_manifest(folder).at("best");
+    return reading(folder, [&] { return read_manifest(folder).at("best").get<bool>(); });
   } catch (const Error&) {
     return false;
   }

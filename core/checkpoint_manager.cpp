@@ -35,6 +35,18 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
+// What is in a folder; nothing if there is none.
+std::vector<fs::path> entries(const std::string& folder) {
+  std::vector<fs::path> found;
+  try {
+    if (!fs::is_directory(folder)) return found;
+    for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path());
+  } catch (const fs::filesystem_error& e) {
+    detail::fail<FileError>("checkpoint: cannot read ", folder, ": ", e.what());
+  }
+  return found;
+}
+
 }  // namespace
 
 struct CheckpointManager::Background {
@@ -139,15 +151,13 @@ void CheckpointManager::prune(int64_t newest) {
     if (step <= newest && !is_damaged(step)) ++kept;
     if (!keep) detail::discard_path(path(step));
   }
-  std::vector<std::string> leftovers;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
+  std::error_code ignored;
+  for (const fs::path& path : entries(folder_)) {
+    const std::string name = path.filename().string();
     if (name.starts_with(kPrefix) && detail::is_checkpoint_leftover(name)) {
-      leftovers.push_back(entry.path().string());
+      fs::remove_all(path, ignored);
     }
   }
-  std::error_code ignored;
-  for (const std::string& path : leftovers) fs::remove_all(path, ignored);
 }
 
 std::optional<Checkpoint> CheckpointManager::load_newest(
@@ -188,10 +198,10 @@ Checkpoint CheckpointManager::load_best(const std::vector<std::string>& only) co
 
 std::vector<int64_t> CheckpointManager::steps() const {
   std::vector<int64_t> found;
-  if (!fs::is_directory(folder_)) return found;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
-    const auto step = step_of(entry.path().filename().string());
-    if (step && entry.is_directory()) found.push_back(*step);
+  std::error_code ignored;
+  for (const fs::path& path : entries(folder_)) {
+    const auto step = step_of(path.filename().string());
+    if (step && fs::is_directory(path, ignored)) found.push_back(*step);
   }
   std::sort(found.begin(), found.end());
   return found;

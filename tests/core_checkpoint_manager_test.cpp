@@ -126,6 +126,19 @@ TEST(CheckpointManager, a_damaged_one_is_named_and_the_one_before_taken) {
   expect_is(*m.load_newest([](const std::string& what) { ADD_FAILURE() << what; }), 61);
 }
 
+TEST(CheckpointManager, a_folder_in_the_place_of_a_file_is_damage_too) {
+  const TempFolder folder;
+  CheckpointManager m(folder.str());
+  m.save(at(1));
+  m.save(at(2));
+  fs::remove(folder / "step-000002/optim.safetensors");
+  fs::create_directory(folder / "step-000002/optim.safetensors");
+  std::string damaged;
+  expect_is(*m.load_newest([&](const std::string& what) { damaged += what; }), 1);
+  EXPECT_NE(damaged.find("step-000002 is damaged: optim.safetensors is not a plain file"),
+            std::string::npos);
+}
+
 TEST(CheckpointManager, what_is_damaged_throughout_or_newer_is_refused) {
   const TempFolder folder;
   CheckpointManager m(folder.str());

@@ -31,6 +31,13 @@ std::string crc(const std::string& bytes) {
   return text;
 }
 
+// Puts a manifest in place, with a checksum of its own.
+void write_manifest(const TempFolder& folder, nlohmann::json manifest) {
+  manifest.erase("crc32");
+  manifest["crc32"] = crc(manifest.dump());
+  folder.write("c/manifest.json", manifest.dump(2) + "\n");
+}
+
 Checkpoint small() {
   Checkpoint c{.step = 7, .tensors = {{"model", {{"w", tensor({1.0f, 2.0f, 3.0f})}}}}};
   c.tensors["optim"] = {{"m", tensor({0.5f})}};
@@ -159,11 +166,35 @@ TEST(Checkpoint, a_newer_format_is_one_clear_error) {
   auto manifest = nlohmann::json::parse(slurp(folder / "c/manifest.json"));
   manifest["format"] = 2;
   manifest["novelty"] = {1, 2, 3};
-  manifest.erase("crc32");
-  manifest["crc32"] = crc(manifest.dump());
-  folder.write("c/manifest.json", manifest.dump(2) + "\n");
+  write_manifest(folder, manifest);
   EXPECT_THROWS_WITH(load_checkpoint(folder / "c"), ValueError,
                      folder / "c has format 2, of a newer version of tarn; this one reads up to 1");
+}
+
+TEST(Checkpoint, a_manifest_that_says_something_else_is_the_files_fault) {
+  const TempFolder folder;
+  save_checkpoint(folder / "c", small());
+  const auto manifest = nlohmann::json::parse(slurp(folder / "c/manifest.json"));
+  const auto refuses = [&](const nlohmann::json& changed) {
+    write_manifest(folder, changed);
+    EXPECT_THROWS_WITH(load_checkpoint(folder / "c"), FileError,
+                       "checkpoint: " + folder / "c/manifest.json is not what tarn writes: ");
+  };
+  for (const char* member : {"format", "step", "best", "files", "values", "generators"}) {
+    auto without = manifest;
+    without.erase(member);
+    refuses(without);
+    EXPECT_FALSE(detail::is_best_checkpoint(folder / "c"));
+    auto other = manifest;
+    other[member] =
+        std::string(member) == "step" ? nlohmann::json("7") : nlohmann::json::array({1});
+    refuses(other);
+  }
+  auto value = manifest;
+  value["values"]["loss"] = {{"text", 1}};
+  refuses(value);
+  write_manifest(folder, manifest);
+  EXPECT_EQ(load_checkpoint(folder / "c").step, 7);
 }
 
 TEST(Checkpoint, what_cannot_be_saved_leaves_the_old_one) {
