@@ -17,6 +17,7 @@ class CustomNode final : public Node {
       : Node(name, outputs), ctx_(std::move(ctx)), backward_(std::move(backward)) {
     for (const Tensor& x : inputs) {
       edges_store_.push_back(x.defined() ? gradient_edge(x) : Edge());
+      ctx_.wants_.push_back(static_cast<bool>(edges_store_.back().node));
       inputs_.push_back(Like(x));
     }
     set_edges(edges_store_.data(), static_cast<int>(edges_store_.size()));
@@ -35,8 +36,6 @@ class CustomNode final : public Node {
 
   Grads backward(std::span<const Tensor> grads) override {
     if (released_) fail_released(*this);
-    ctx_.wants_.clear();
-    for (const Edge& edge : edges()) ctx_.wants_.push_back(static_cast<bool>(edge.node));
     std::vector<Tensor> full(grads.begin(), grads.end());
     for (size_t i = 0; i < full.size(); ++i) {
       if (!full[i].defined()) full[i] = outputs_like_[i].zeros();

@@ -3,7 +3,8 @@
 // First every node that the roots reach is claimed and its incoming edges are counted. A node runs
 // when the gradients of all its uses have arrived; of the ready ones the youngest goes first, which
 // keeps the order of summation, and so every bit, the same from run to run. Leaves go before
-// everything else, so that gradient hooks fire, and communication starts, as early as possible.
+// everything else, so that gradient hooks fire, and communication starts, as early as possible;
+// among themselves the youngest (the one that was used last for the first time) goes first as well.
 #include "tarn/autograd/engine.h"
 
 #include <algorithm>
@@ -189,18 +190,20 @@ void Engine::unclaim() noexcept {
 }
 
 namespace {
-bool older(const Node* a, const Node* b) {
+/// Whether b goes before a.
+bool goes_later(const Node* a, const Node* b) {
+  if (a->accumulates() != b->accumulates()) return b->accumulates();
   return a->seq() < b->seq();
 }
 }  // namespace
 
 void Engine::ready(Node* node) {
   heap_.push_back(node);
-  std::push_heap(heap_.begin(), heap_.end(), older);
+  std::push_heap(heap_.begin(), heap_.end(), goes_later);
 }
 
 Node* Engine::pop() {
-  std::pop_heap(heap_.begin(), heap_.end(), older);
+  std::pop_heap(heap_.begin(), heap_.end(), goes_later);
   Node* node = heap_.back();
   heap_.pop_back();
   return node;
@@ -268,6 +271,9 @@ void Engine::apply_hooks(Node* node, std::span<Tensor> grads) {
     if (!replaced.defined()) continue;
     TARN_CHECK_AS(ShapeError, replaced.sizes() == grad.sizes(),
                   "hook: the gradient it returns must have the same sizes; got ",
+                  replaced.describe(), " for ", grad.describe());
+    TARN_CHECK_AS(DTypeError, replaced.dtype() == grad.dtype(),
+                  "hook: the gradient it returns must have the same dtype; got ",
                   replaced.describe(), " for ", grad.describe());
     grad = replaced;
   }

@@ -17,7 +17,6 @@
 namespace tarn {
 namespace {
 std::atomic<uint64_t> next_seq{1};
-constexpr uint64_t kLeafSeq = ~uint64_t{0};
 }  // namespace
 
 Node::Node(const char* name, int outputs)
@@ -96,9 +95,7 @@ Tensor SavedTensor::unpack(const Node& node) const {
   return x;
 }
 
-AccumulateGrad::AccumulateGrad(TensorImpl* leaf) : Node("accumulate_grad", 1), leaf_(leaf) {
-  seq_ = kLeafSeq;
-}
+AccumulateGrad::AccumulateGrad(TensorImpl* leaf) : Node("accumulate_grad", 1), leaf_(leaf) {}
 
 namespace {
 

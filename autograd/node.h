@@ -148,7 +148,8 @@ struct BackwardTask {
 };
 
 /// Base of all recorded operations.
-/// Invariants: seq is larger than that of every node its edges lead to (leaf accumulators apart).
+/// Invariants: every node has a seq of its own, larger than that of every node its edges lead to
+/// (leaf accumulators apart: they may be made after the first node that leads to them).
 /// Thread safety: several backward passes, nested or in several threads, may walk a graph at the
 /// same time, as long as none frees what another still needs (retain_graph).
 class Node : public RefCounted<Node> {
@@ -178,12 +179,12 @@ class Node : public RefCounted<Node> {
     edges_ = edges;
     num_edges_ = count;
   }
-  uint64_t seq_;
   bool released_ = false;
 
  private:
   friend class Engine;
   friend struct RunState;
+  const uint64_t seq_;
   const char* name_;
   Edge* edges_ = nullptr;
   int num_edges_ = 0;

@@ -123,24 +123,6 @@ class RecordedNode final : public Node {
   F fn_;
 };
 
-/// As RecordedNode for a number of inputs known only at run time (cat, stack).
-template <class F>
-class RecordedListNode final : public Node {
- public:
-  RecordedListNode(const char* name, std::span<const Tensor> inputs, F fn)
-      : Node(name, 1), fn_(fn) {
-    for (const Tensor& x : inputs) edges_store_.push_back(gradient_edge(x));
-    set_edges(edges_store_.data(), static_cast<int>(edges_store_.size()));
-  }
-  Grads backward(std::span<const Tensor> grads) override {
-    return fn_(Saved(nullptr, *this), grads[0], Wants(edges()));
-  }
-
- private:
-  std::vector<Edge> edges_store_;
-  F fn_;
-};
-
 /// Throws if an in-place write to x cannot be recorded: a leaf, or a view.
 void check_inplace(const char* op, const Tensor& x, bool recorded);
 
@@ -173,15 +155,6 @@ void record_outputs(const char* name, std::span<const Tensor> outs,
   Ref<Node> ref(node);
   for (size_t i = 0; i < outs.size(); ++i) set_history(outs[i], ref, static_cast<uint32_t>(i));
   node->pack(saved);
-}
-
-/// Records an operation over a list of tensors. fn gets no saved tensors.
-template <class F>
-Tensor record_list(const char* name, Tensor out, std::span<const Tensor> inputs, F fn) {
-  static_assert(std::is_trivially_copyable_v<F>, "capture no tensors: pass them through save()");
-  if (!any_requires_grad(inputs)) return out;
-  set_history(out, Ref<Node>(new detail::RecordedListNode<F>(name, inputs, fn)), 0);
-  return out;
 }
 
 /// As record, for views: the result shares x's storage, and later recorded in-place writes to it

@@ -47,6 +47,11 @@ TEST(Hooks, a_replacement_must_fit) {
   EXPECT_THROWS_WITH(y.backward(), ShapeError,
                      "hook: the gradient it returns must have the same sizes; got [3] f64 cpu for "
                      "[1] f64 cpu");
+  const Tensor z = x * 5;
+  z.register_hook([](const Tensor&) { return ones({1}); });
+  EXPECT_THROWS_WITH(z.backward(), DTypeError,
+                     "hook: the gradient it returns must have the same dtype; got [1] f32 cpu for "
+                     "[1] f64 cpu");
 }
 
 TEST(Hooks, a_leaf_hook_runs_before_the_gradient_is_added) {
@@ -94,6 +99,23 @@ TEST(Hooks, leaves_are_served_as_early_as_possible) {
   w1.register_post_accumulate_grad_hook([&](const Tensor&) { order.push_back(0); });
   (h * w2).backward();
   EXPECT_EQ(order, (std::vector<int>{2, 1, 0}));
+}
+
+TEST(Hooks, of_leaves_that_are_ready_together_the_youngest_is_served_first) {
+  std::vector<Tensor> leaves;
+  std::vector<size_t> order, expected;
+  for (size_t i = 0; i < 7; ++i) {
+    leaves.push_back(leaf({1}));
+    leaves[i].register_post_accumulate_grad_hook(
+        [&order, i](const Tensor&) { order.push_back(i); });
+    expected.insert(expected.begin(), i);
+  }
+  const Tensor all = cat(leaves, 0);  // uses them in this order, gives them their gradients at once
+  for (int pass = 0; pass < 2; ++pass) {
+    order.clear();
+    all.sum().backward({}, true);
+    EXPECT_EQ(order, expected);
+  }
 }
 
 TEST(Hooks, they_can_be_removed_also_by_themselves) {

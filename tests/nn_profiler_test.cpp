@@ -205,6 +205,7 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
   std::map<std::string, int> names, phases;
   std::map<std::string, std::set<int>> arrows;
   std::set<int> lanes;
+  std::set<int64_t> leaves;
   for (const json& e : trace.at("traceEvents")) {
     ++names[e.at("name")];
     ++phases[e.at("ph")];
@@ -212,6 +213,9 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
     EXPECT_GT(e.at("tid").get<int>(), 0);
     if (e.at("name") == "fwdbwd") arrows[e.at("ph")].insert(e.at("id").get<int>());
     if (e.at("ph") == "X" && e.at("cat") == "cpu_op") lanes.insert(e.at("tid").get<int>());
+    if (e.at("name") == "accumulate_grad backward") {
+      leaves.insert(e.at("args").at("Sequence number").get<int64_t>());
+    }
     if (e.at("name") == "linear") {
       EXPECT_EQ(e.at("args").at("Input Dims").at(0), e.at("args").at("Input Dims").at(0));
       EXPECT_GT(e.at("args").at("FLOPs").get<int64_t>(), 0);
@@ -224,6 +228,7 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
   EXPECT_GT(names["[memory]"], 10);
   EXPECT_EQ(names["[memory]"], phases["C"]);
   EXPECT_EQ(lanes.size(), 2u);
+  EXPECT_EQ(leaves.size(), 4u);  // two weights, two biases
   EXPECT_GE(arrows["s"].size(), 6u);
   EXPECT_EQ(arrows["s"], arrows["f"]);
   expect_nested(trace.at("traceEvents"));
