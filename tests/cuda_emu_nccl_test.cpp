@@ -24,10 +24,10 @@ class EmuNccl : public testing::Test {
   void SetUp() override {
     if (tarn::emu::settings().devices < 2) GTEST_SKIP() << "needs TARN_EMU_DEVICES=2";
   }
-  void TearDown() override {
-    tarn::emu::clear_failures();
-    tarn::emu::settings().lazy = false;
-  }
+  void TearDown() override { tarn::emu::clear_failures(); }
+
+ private:
+  SettingsGuard guard_;
 };
 #define EXPECT_NCCL(call) EXPECT_EQ(call, ncclSuccess) << #call
 

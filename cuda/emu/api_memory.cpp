@@ -36,7 +36,7 @@ bool is_valid_copy(const void* to, const void* from, std::size_t bytes, cudaMemc
 }
 
 // Pageable host memory is not asynchronous: a source is copied before the call returns, a
-// destination is complete when it returns.
+// destination is complete when it returns. (While a stream is captured only its address is noted.)
 cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes,
                  cudaMemcpyKind kind, cudaStream_t handle, Lock& lock) {
   Stream* stream = stream_of(handle);
@@ -49,31 +49,26 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
     if (device_of(from) != kNoDevice) require_device_range(from, bytes, name);
   };
   const bool capturing = stream->capture != nullptr;
-  const bool deferred = is_deferred() && !capturing;
-  if (deferred && is_pageable(from)) {
+  std::function<void()> run;
+  if (!capturing && is_pageable(from)) {
+    // Also where work is eager: while the stream waits, another thread may make it wait for the
+    // world outside, and then the copy is still queued when this call returns.
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
                                                       static_cast<const char*>(from) + bytes);
-    const cudaError_t error = enqueue(
-        *stream,
-        [check, to, staged, bytes] {
-          check();
-          MemoryAccess access;
-          std::memcpy(to, staged->data(), bytes);
-        },
-        lock);
-    if (error != cudaSuccess) return error;
+    run = [check, to, staged, bytes] {
+      check();
+      MemoryAccess access;
+      std::memcpy(to, staged->data(), bytes);
+    };
   } else {
-    const cudaError_t error = enqueue(
-        *stream,
-        [check, to, from, bytes] {
-          check();
-          MemoryAccess access;
-          std::memmove(to, from, bytes);
-        },
-        lock);
-    if (error != cudaSuccess) return error;
+    run = [check, to, from, bytes] {
+      check();
+      MemoryAccess access;
+      std::memmove(to, from, bytes);
+    };
   }
-  if (deferred && is_pageable(to)) drain(*stream, lock);
+  if (const cudaError_t error = enqueue(*stream, std::move(run), lock)) return error;
+  if (!capturing && is_pageable(to) && !stream->idle()) drain(*stream, lock);
   return cudaSuccess;
 }
 

@@ -187,8 +187,6 @@ void advance(Lock& lock);
 /// who waits for it sleeps.
 void expect_outside(Event& event);
 void complete_outside(Event& event);
-/// True if work may still be queued when the call that enqueued it returns.
-bool is_deferred();
 
 bool in_host_function();
 double now_seconds();

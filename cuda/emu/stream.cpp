@@ -19,7 +19,6 @@ struct Streams {
   std::condition_variable operation_ended;
   uint64_t next_sequence = 1;
   int outside = 0;  // events that the world outside will complete
-  std::mt19937 random{settings().seed};
 
   Streams() {
     for (int device = 0; device < settings().devices; ++device) {
@@ -34,6 +33,15 @@ struct Streams {
     for (const auto& stream : defaults) visit(*stream);
     for (CUstream_st* stream : created) visit(*stream);
   }
+
+  std::size_t random_below(std::size_t n) {
+    if (seed_ != settings().seed) random_.seed(seed_ = settings().seed);
+    return random_() % n;
+  }
+
+ private:
+  unsigned seed_ = settings().seed;
+  std::mt19937 random_{seed_};
 };
 
 Streams& streams() {
@@ -73,7 +81,7 @@ Stream* pick(Stream* preferred) {
     if (is_runnable(stream)) candidates.push_back(&stream);
   });
   if (candidates.empty()) return nullptr;
-  return candidates[streams().random() % candidates.size()];
+  return candidates[streams().random_below(candidates.size())];
 }
 
 void run_front(Stream& stream, Lock& lock) {
@@ -199,10 +207,6 @@ void complete_outside(Event& event) {
   event.completed = event.recorded;
   --streams().outside;
   streams().operation_ended.notify_all();
-}
-
-bool is_deferred() {
-  return settings().lazy || streams().outside > 0;
 }
 
 void advance(Lock& lock) {
