@@ -145,8 +145,11 @@ __global__ void __launch_bounds__(kRowBlock, sizeof(T) == 8 ? 2 : 3)
                            T* glogits, int group, bool vectors) {
   using A = compute_t<T>;
   const RowPlace place(group);
+  // Without smoothing the weights of other classes do not enter, be they infinite.
+  const bool smooths = job.smoothing > 0;
   const double share = job.smoothing / static_cast<double>(job.classes);
   const double weight_sum = job.weights.sum ? *job.weights.sum : static_cast<double>(job.classes);
+  const double smoothed = smooths ? share * weight_sum : 0;
   for (int64_t row = place.first; row < job.rows; row += place.step) {
     const T* x = job.logits + row * job.classes;
     T* to = glogits + row * job.classes;
@@ -154,8 +157,8 @@ __global__ void __launch_bounds__(kRowBlock, sizeof(T) == 8 ? 2 : 3)
     const bool ignored = label < 0;
     const double g = ignored ? 0 : gloss[row * gloss_stride];
     const double kept = ignored ? 0 : (1 - job.smoothing) * job.weights.of(label);
-    const A total = static_cast<A>(g * (kept + share * weight_sum));
-    const A smooth = static_cast<A>(g * share);
+    const A total = static_cast<A>(g * (kept + smoothed));
+    const A smooth = smooths ? static_cast<A>(g * share) : A(0);
     const A max = job.stats[3 * row], log_sum = job.stats[3 * row + 1];
     for_row(OneRow<T>{x}, job.classes, place.thread, group, vectors, [&](auto values, int64_t at) {
       int64_t c = at;

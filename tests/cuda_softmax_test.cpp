@@ -136,6 +136,20 @@ TEST(CudaCrossEntropy, losses_statistics_and_gradients_of_every_kind) {
   }
 }
 
+TEST(CudaCrossEntropy, without_smoothing_an_infinite_weight_counts_only_where_it_is_the_target) {
+  TARN_NEEDS_GPU();
+  const Both x = Both(tensor({1, 2, 3, 0, 1, 2})).view({2, 3}, {3, 1});
+  const Both target(from_vector(std::vector<int64_t>{0, 1}, {2}));
+  const Both weight(tensor({1, 2, kInf})), finite(tensor({1, 2, 5})), gloss(tensor({1, -0.5}));
+  const auto gradient = [&](const Tensor& w, double smoothing) {
+    const auto y = raw::cross_entropy(x.gpu, target.gpu, w, -100, smoothing);
+    return raw::cross_entropy_backward(gloss.gpu, x.gpu, target.gpu, w, -100, smoothing, y.stats)
+        .to_vector<float>();
+  };
+  EXPECT_EQ(gradient(weight.gpu, 0), gradient(finite.gpu, 0));
+  for (float g : gradient(weight.gpu, 0.1)) EXPECT_FALSE(std::isfinite(g));  // here it counts
+}
+
 TEST(CudaCrossEntropy, a_row_without_a_finite_logit_gives_nan_there_alone) {
   TARN_NEEDS_GPU();
   const Both x = Both(tensor({-kInf, -kInf, 1, 2, kNan, 0, kInf, 1})).view({4, 2}, {2, 1});
