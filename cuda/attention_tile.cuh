@@ -47,7 +47,7 @@ struct AttentionShape {
         width(static_cast<int>(c.v.size(3))),
         causal(c.causal),
         scale(c.scale),
-        mask(c.mask.defined() ? c.mask.data() : nullptr),
+        mask(c.mask.data_or_null()),
         mask_is_bool(c.mask.defined() && c.mask.dtype() == DType::kBool),
         mask_batch(c.mask.defined() ? c.mask.strides()[0] : 0),
         mask_head(c.mask.defined() ? c.mask.strides()[1] : 0),

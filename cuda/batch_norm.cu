@@ -183,9 +183,8 @@ void batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
   visit_norm_tiles(x.dtype(), t, [&](auto tag, auto width, auto columns) {
     using T = typename decltype(tag)::type;
     launch(apply_batch_norm<T, width, columns>, t.blocks(stream), kNormThreads, 0, stream,
-           static_cast<const T*>(x.data()),
-           residual.defined() ? static_cast<const T*>(residual.data()) : nullptr, t, t.tiles(),
-           channels, relu, static_cast<T*>(y.data()));
+           static_cast<const T*>(x.data()), residual.data_or_null<T>(), t, t.tiles(), channels,
+           relu, static_cast<T*>(y.data()));
   });
 }
 

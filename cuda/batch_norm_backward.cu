@@ -170,11 +170,6 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   }
 }
 
-template <class T>
-T* data_of(const Tensor& t) {
-  return t.defined() ? static_cast<T*>(t.data()) : nullptr;
-}
-
 }  // namespace
 
 void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, const Tensor& weight,
@@ -191,13 +186,13 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
   visit_norm_tiles(x.dtype(), t, [&](auto tag, auto width, auto columns) {
     using T = typename decltype(tag)::type;
     using A = compute_t<T>;
-    Operands<T> o{data_of<const T>(gy),
-                  data_of<const T>(x),
-                  data_of<const T>(y),
-                  data_of<T>(gx),
+    Operands<T> o{gy.data_or_null<T>(),
+                  x.data_or_null<T>(),
+                  y.data_or_null<T>(),
+                  gx.data_or_null<T>(),
                   nullptr,
                   mask};
-    if (mask == Mask::kFromY) o.gresidual = data_of<T>(gresidual);
+    if (mask == Mask::kFromY) o.gresidual = gresidual.data_or_null<T>();
     launch(tile_sums<T, width, columns>, t.blocks(stream), kNormThreads, 0, stream, o, t, t.tiles(),
            channels, parts.as<TileSums>());
     const Scratch factors(static_cast<size_t>(2 * t.channels) * sizeof(A), stream);

@@ -12,10 +12,8 @@ struct ChannelValues {
   DType dtype = DType::kF32;
 
   ChannelValues() = default;
-  explicit ChannelValues(const Tensor& t) {
-    if (!t.defined()) return;
-    data = t.data();
-    dtype = t.dtype();
+  explicit ChannelValues(const Tensor& t) : data(t.data_or_null()) {
+    if (t.defined()) dtype = t.dtype();
   }
   /// out[k] = value c + k, or `fallback` if there is no vector. One switch for all k: compilers
   /// thread a row of equal switches into every combination of their cases.
@@ -49,10 +47,8 @@ struct ChannelResult {
   DType dtype = DType::kF32;
 
   ChannelResult() = default;
-  explicit ChannelResult(const Tensor& t) {
-    if (!t.defined()) return;
-    data = t.data();
-    dtype = t.dtype();
+  explicit ChannelResult(const Tensor& t) : data(t.data_or_null()) {
+    if (t.defined()) dtype = t.dtype();
   }
   __device__ void set(int64_t c, double value) const {
     if (!data) return;

@@ -239,9 +239,8 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t tiles = tile_count(p.y_pixels(), p.groups, p.kg());
     launch(conv_forward_kernel<T>, blocks_for(tiles, 1, stream), kTileThreads, 0, stream, p,
-           ConvDivisors(p), tiles, x.data<T>(), weight.data<T>(),
-           bias.defined() ? bias.data<T>() : nullptr, y.data<T>(),
-           vector_stores<T>(y.data(), p.kg()));
+           ConvDivisors(p), tiles, x.data<T>(), weight.data<T>(), bias.data_or_null<T>(),
+           y.data<T>(), vector_stores<T>(y.data(), p.kg()));
   });
 }
 

@@ -113,7 +113,7 @@ void conv_direct_forward(const ConvShape& p, const Tensor& x, const Tensor& weig
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     launch(conv_direct_forward_kernel<T>, blocks_for(y.numel(), kThreads, stream), kThreads, 0,
            stream, p, ConvDivisors(p), divisor(p.y_image()), divisor(p.k), x.data<T>(),
-           weight.data<T>(), bias.defined() ? bias.data<T>() : nullptr, y.data<T>());
+           weight.data<T>(), bias.data_or_null<T>(), y.data<T>());
   });
 }
 

@@ -88,8 +88,7 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const ConvShape p = conv_shape(x.sizes(), weight.sizes(), y.sizes(), options);
   if (is_for_dnn(p, x.dtype())) {
     const Filters filters(p, weight, stream);
-    const DnnOperands operands{x.data(), filters.data(), y.data(),
-                               bias.defined() ? bias.data() : nullptr};
+    const DnnOperands operands{x.data(), filters.data(), y.data(), bias.data_or_null()};
     filters.pack();
     if (run_dnn_conv(describe(ConvPass::kForward, p, x.dtype(), operands, stream), operands,
                      stream)) {

@@ -306,11 +306,6 @@ bool takes_vectors(int64_t n, std::initializer_list<const Tensor*> tensors) {
   return n % kVecWidth<T> == 0 && all_aligned(tensors);
 }
 
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? static_cast<T*>(t.data()) : nullptr;
-}
-
 }  // namespace
 
 void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
@@ -324,10 +319,10 @@ void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, c
     constexpr int kWidth = kVecWidth<T>;
     const InComputeType<A> w(weight, stream), b(bias, stream);
     const auto run = [&](auto kernel, unsigned blocks) {
-      const Rows<T> in{static_cast<const T*>(x.data()), data_or_null<T>(residual),
-                       data_or_null<T>(sum)};
+      const Rows<T> in{static_cast<const T*>(x.data()), residual.data_or_null<T>(),
+                       sum.data_or_null<T>()};
       launch(kernel, blocks, kThreads, 0, stream, in, Affine<A>{w.data(), b.data()}, eps, rows, n,
-             static_cast<T*>(y.data()), data_or_null<A>(mean), static_cast<A*>(rstd.data()));
+             static_cast<T*>(y.data()), mean.data_or_null<A>(), static_cast<A*>(rstd.data()));
     };
     if (!takes_vectors<T>(n, {&x, &residual, &sum, &weight, &bias, &y})) {
       run(block_layer_norm<T, 1>, blocks_for(rows, 1, stream));
@@ -353,12 +348,12 @@ void layer_norm_backward(const Tensor& gy, const Tensor& gsum, const Tensor& x,
     const InComputeType<A> w(weight, stream);
     const bool sums = gweight.defined() || gbias.defined();
     BackwardArgs<T> o{static_cast<const T*>(gy.data()),
-                      data_or_null<T>(gsum),
+                      gsum.data_or_null<T>(),
                       static_cast<const T*>(x.data()),
                       w.data(),
-                      data_or_null<A>(mean),
+                      mean.data_or_null<A>(),
                       static_cast<const A*>(rstd.data()),
-                      data_or_null<T>(gx),
+                      gx.data_or_null<T>(),
                       nullptr,
                       rows,
                       std::max(kPartRows, ceil_div(rows, kMostParts)),

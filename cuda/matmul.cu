@@ -215,7 +215,7 @@ MatmulCall make_matmul_call(const Tensor& a, const Tensor& b, const Tensor& bias
     call.batch = a.sizes()[0];
     call.a_batch = a.strides()[0], call.b_batch = b.strides()[0], call.c_batch = out.strides()[0];
   }
-  call.bias = bias.defined() ? bias.data() : nullptr;
+  call.bias = bias.data_or_null();
   call.alpha = alpha, call.beta = beta;
   return call;
 }

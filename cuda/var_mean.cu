@@ -149,8 +149,7 @@ void var_mean(const Tensor& x, double correction, const Tensor& var, const Tenso
   const Tensor& like = var.defined() ? var : mean;
   const ReducePlan plan = make_reduce_plan(x, like);
   const double freedom = std::max(0.0, static_cast<double>(plan.count) - correction);
-  const MomentsStore store{var.defined() ? var.data() : nullptr,
-                           mean.defined() ? mean.data() : nullptr, like.dtype(), freedom};
+  const MomentsStore store{var.data_or_null(), mean.data_or_null(), like.dtype(), freedom};
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     run_reduce<MomentsFold<T>>({}, store, plan, x.data(), stream);
@@ -160,8 +159,7 @@ void var_mean(const Tensor& x, double correction, const Tensor& var, const Tenso
 void arg_reduce(bool largest, const Tensor& x, int64_t /*dim*/, const Tensor& values,
                 const Tensor& index, Stream stream) {
   const ReducePlan plan = make_reduce_plan(x, index);
-  const BestStore store{values.defined() ? values.data() : nullptr, x.dtype(),
-                        index.data<int64_t>()};
+  const BestStore store{values.data_or_null(), x.dtype(), index.data<int64_t>()};
   visit_dtype(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using Element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
