@@ -1,4 +1,6 @@
 // apps_bench_dist_test.cpp - tarn-bench dist: one process, DataParallel and DDP side by side.
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -60,9 +62,40 @@ TEST(BenchDistRow, is_read_from_what_a_run_prints) {
   EXPECT_EQ(row.error, "");
   EXPECT_DOUBLE_EQ(row.hidden(), 0.5);
   EXPECT_DOUBLE_EQ(row.computing(), 0.9);
+  const DistRow gpu = read_row(
+      "{\"median_s\": 0.5, \"items_per_s\": 64.0, \"comm_s\": null, \"exposed_s\": null, "
+      "\"first_mib\": 3.0, \"other_mib\": 2.0}\n");
+  EXPECT_EQ(gpu.error, "");
+  EXPECT_TRUE(std::isnan(gpu.comm_s) && std::isnan(gpu.hidden()) && std::isnan(gpu.computing()));
   EXPECT_EQ(read_row("one\ntarn-bench: error: no\ntarn-run: error: rank 0 ended\n").error,
             "tarn-bench: error: no");
   EXPECT_EQ(read_row("").error, "no figures were printed");
+}
+
+TEST(BenchDistRow, is_measured_with_the_flags_that_were_given) {
+  const auto has = [](const TrainSettings& s, const std::string& word) {
+    const std::vector<std::string> command = train_command(s);
+    return std::find(command.begin(), command.end(), word) != command.end();
+  };
+  EXPECT_FALSE(has({}, "--tf32"));
+  EXPECT_TRUE(has({.tf32 = true}, "--tf32"));
+  EXPECT_TRUE(has({.dtype = "bfloat16"}, "bfloat16"));
+}
+
+TEST_F(BenchDist, collectives_of_threads_and_transports_of_processes) {
+  const std::vector<std::string> few{"--filter",    "all_reduce", "--min-bytes", "64",
+                                     "--max-bytes", "64",         "--ranks",     "3"};
+  const auto collectives = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), few.begin(), few.end());
+    more.insert(more.begin(), "collectives");
+    return test::Process(kBench, more, folder).wait();
+  };
+  const test::Ended end = collectives({});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(end.out.starts_with("3 ranks over local, tensors on the cpu, f32")) << end.out;
+  const test::Ended host = collectives({"--transport", "host"});
+  EXPECT_EQ(host.code, 2);
+  EXPECT_NE(host.err.find("--transport host is between processes"), std::string::npos) << host.err;
 }
 
 }  // namespace

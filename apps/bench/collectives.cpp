@@ -64,12 +64,10 @@ double slowest(dist::ProcessGroup& g, double seconds) {
   return t.item();
 }
 
-CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes) {
+CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes, Device device) {
   const int64_t W = g.size();
   int64_t n = std::max<int64_t>(1, bytes / 4);
   if (kind.whole) n = std::max<int64_t>(1, n / W) * W;
-  const bool nccl = std::string(g.transport()) == "nccl";
-  const Device device = nccl ? Device(DeviceType::kCUDA, g.rank()) : kCPU;
   const Tensor large = full({n}, g.rank() + 1.0, {.device = device});
   const Tensor part = full({std::max<int64_t>(1, n / W)}, g.rank() + 1.0, {.device = device});
   kind.call(g, large, part)->wait();
@@ -97,7 +95,7 @@ void bench_collectives(dist::ProcessGroup& group, const CollectiveSettings& s,
   for (const Kind& kind : kinds(group.size())) {
     if (std::string(kind.name).find(s.filter) == std::string::npos) continue;
     for (int64_t bytes = s.min_bytes;; bytes = std::min(bytes * 8, s.max_bytes)) {
-      const CollectiveResult r = measure(group, kind, bytes);
+      const CollectiveResult r = measure(group, kind, bytes, s.device);
       if (group.rank() == 0) report(r);
       if (bytes >= s.max_bytes) break;
     }

@@ -12,6 +12,7 @@ namespace tarn::bench {
 struct CollectiveSettings {
   std::string filter;                           ///< only operations whose name contains this
   int64_t min_bytes = 8, max_bytes = 26214400;  ///< 25 MiB: a bucket of DDP
+  Device device = kCPU;                         ///< of this rank's tensors
 };
 
 struct CollectiveResult {

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tarn/apps/common/figures.h"
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/text.h"
@@ -33,32 +34,6 @@ std::string output_of(const std::vector<std::string>& command) {
 
 fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe").parent_path();
-}
-
-std::vector<std::string> train_command(const TrainSettings& s) {
-  return {(own_folder() / "tarn-bench").string(),
-          "train",
-          "--json",
-          "--model",
-          s.model,
-          "--stem",
-          s.stem,
-          "--input",
-          s.input,
-          "--batch",
-          std::to_string(s.batch),
-          "--block",
-          std::to_string(s.block),
-          "--steps",
-          std::to_string(s.steps),
-          "--dtype",
-          s.dtype,
-          "--device",
-          s.device,
-          "--threads",
-          std::to_string(s.threads),
-          "--replicas",
-          std::to_string(s.replicas)};
 }
 
 DistRow measure(const DistSettings& s, const std::string& mode, int64_t count) {
@@ -95,6 +70,11 @@ void print_json(const DistRow& r, const std::string& name) {
   std::cout << line.text() << std::endl;
 }
 
+// What a GPU does not tell is a dash.
+std::string figure_text(double value, int digits, const char* unit) {
+  return std::isnan(value) ? "-" : apps::format("%.*f %s", digits, value, unit);
+}
+
 void print_row(const DistRow& r, double alone) {
   std::printf("%-4s %2lld x %2lld threads ", r.mode.c_str(), static_cast<long long>(r.count),
               static_cast<long long>(r.threads));
@@ -105,25 +85,55 @@ void print_row(const DistRow& r, double alone) {
                 r.items_per_s, "1.00", "-", "-", r.first_mib, "-", 100.0);
   } else {
     const std::string other = r.other_mib > 0 ? std::to_string(std::llround(r.other_mib)) : "-";
-    std::printf("%9.1f ms %9.1f/s %6.2f %7.1f ms %5.0f %% %9.0f %9s %7.0f %%\n", r.seconds * 1e3,
-                r.items_per_s, alone / r.seconds, r.comm_s * 1e3, 100 * r.hidden(), r.first_mib,
-                other.c_str(), 100 * r.computing());
+    std::printf("%9.1f ms %9.1f/s %6.2f %10s %7s %9.0f %9s %9s\n", r.seconds * 1e3, r.items_per_s,
+                alone / r.seconds, figure_text(r.comm_s * 1e3, 1, "ms").c_str(),
+                figure_text(100 * r.hidden(), 0, "%").c_str(), r.first_mib, other.c_str(),
+                figure_text(100 * r.computing(), 0, "%").c_str());
   }
   std::fflush(stdout);
 }
 
 void print_heading(const DistSettings& s) {
   std::printf(
-      "%s, batch %lld, %s, %s; one: alone, dp: DataParallel, ddp: a process per rank\n"
+      "%s, batch %lld, %s%s, %s; one: alone, dp: DataParallel, ddp: a process per rank\n"
       "sync: parameters and gradients on their way, hidden: behind backward; MiB: peak of tensors "
       "on\nthe first device or rank, and on the fullest of the others; computing: of the time\n"
+      "-: what a GPU does not tell\n"
       "%-18s %12s %11s %6s %10s %7s %9s %9s %9s\n",
       s.train.model.c_str(), static_cast<long long>(s.train.batch), s.train.dtype.c_str(),
-      s.train.device.c_str(), "", "step", "items", "speed", "sync", "hidden", "first MiB",
-      "other MiB", "computing");
+      s.train.tf32 ? " (TF32)" : "", s.train.device.c_str(), "", "step", "items", "speed", "sync",
+      "hidden", "first MiB", "other MiB", "computing");
 }
 
 }  // namespace
+
+std::vector<std::string> train_command(const TrainSettings& s) {
+  std::vector<std::string> command = {(own_folder() / "tarn-bench").string(),
+                                      "train",
+                                      "--json",
+                                      "--model",
+                                      s.model,
+                                      "--stem",
+                                      s.stem,
+                                      "--input",
+                                      s.input,
+                                      "--batch",
+                                      std::to_string(s.batch),
+                                      "--block",
+                                      std::to_string(s.block),
+                                      "--steps",
+                                      std::to_string(s.steps),
+                                      "--dtype",
+                                      s.dtype,
+                                      "--device",
+                                      s.device,
+                                      "--threads",
+                                      std::to_string(s.threads),
+                                      "--replicas",
+                                      std::to_string(s.replicas)};
+  if (s.tf32) command.push_back("--tf32");
+  return command;
+}
 
 DistRow read_row(const std::string& output) {
   DistRow row;
@@ -137,8 +147,8 @@ DistRow read_row(const std::string& output) {
     }
     row.seconds = json.at("median_s");
     row.items_per_s = json.at("items_per_s");
-    row.comm_s = json.at("comm_s");
-    row.exposed_s = json.at("exposed_s");
+    row.comm_s = apps::figure(json, "comm_s");
+    row.exposed_s = apps::figure(json, "exposed_s");
     row.first_mib = json.at("first_mib");
     row.other_mib = json.at("other_mib");
   }

@@ -1,6 +1,7 @@
 // dist.h - DataParallel against DistributedDataParallel over numbers of devices or ranks.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,10 +24,14 @@ struct DistRow {
   double comm_s = 0, exposed_s = 0;     ///< TrainResult's
   double first_mib = 0, other_mib = 0;  ///< likewise
   std::string error;                    ///< why there are no figures, else ""
-  double hidden() const { return comm_s > 0 ? 1 - exposed_s / comm_s : 1; }
+  /// NaN where exposed_s is, as the next.
+  double hidden() const { return std::isnan(exposed_s) || comm_s > 0 ? 1 - exposed_s / comm_s : 1; }
   /// Share of the step in which the devices were not waiting for parameters or gradients.
   double computing() const { return seconds > 0 ? 1 - exposed_s / seconds : 0; }
 };
+
+/// The command that measures these settings in a process of its own.
+std::vector<std::string> train_command(const TrainSettings& settings);
 
 /// What "tarn-bench train --json" says in its last line; error where there is none.
 DistRow read_row(const std::string& output);

@@ -5,6 +5,7 @@
 //   tarn-bench generate --model gpt2
 //   tarn-bench ops --filter conv
 // apps/bench/peer_torch.py takes the same flags and runs the same work in PyTorch.
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -21,6 +22,7 @@
 #include "tarn/apps/common/options.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
+#include "tarn/dist/environment.h"
 #include "tarn/dist/local_group.h"
 #include "tarn/dist/nccl_group.h"
 
@@ -54,18 +56,18 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
                      .text()
               << "\n";
   } else {
-    std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s\n",
+    std::printf("%s: %.3f ms/step (best %.3f), %.1f items/s, %.0f MiB, %lld threads, %s%s\n",
                 r.name.c_str(), r.median_s * 1e3, r.best_s * 1e3, r.items_per_s, r.rss_mib,
-                static_cast<long long>(settings.threads), settings.dtype.c_str());
-    if (settings.replicas > 0) {
+                static_cast<long long>(settings.threads), settings.dtype.c_str(),
+                settings.tf32 ? " (TF32)" : "");
+    if (settings.replicas > 0 && !std::isnan(r.comm_s)) {
       std::printf("%lld replicas: parameters and gradients %.3f ms/step on their way\n",
                   static_cast<long long>(settings.replicas), r.comm_s * 1e3);
     }
     if (ranks.size() > 1) {
       std::printf("%d ranks: gradients %.3f ms/step in the transport", ranks.size(),
                   r.comm_s * 1e3);
-      // On a GPU the host does not wait for them, so cannot say how long the GPU did.
-      if (Device(settings.device).is_cpu()) {
+      if (!std::isnan(r.exposed_s)) {
         std::printf(", %.0f %% hidden", 100 * (1 - r.exposed_s / r.comm_s));
       }
       std::printf("\n");
@@ -77,8 +79,9 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
 void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSettings& settings,
                        bool json) {
   if (group.rank() == 0 && !json) {
-    std::printf("%d ranks over %s, f32, sum; values checked\n%-16s %12s %12s %10s %10s\n",
-                group.size(), group.transport(), "collective", "bytes", "time", "algbw", "busbw");
+    std::printf("%d ranks over %s, tensors on %s, f32, sum; values checked\n", group.size(),
+                group.transport(), settings.device.is_cpu() ? "the cpu" : "GPUs");
+    std::printf("%-16s %12s %12s %10s %10s\n", "collective", "bytes", "time", "algbw", "busbw");
   }
   bench::bench_collectives(group, settings, [&](const bench::CollectiveResult& r) {
     if (json) {
@@ -87,6 +90,7 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
                        .add("bytes", r.bytes)
                        .add("ranks", group.size())
                        .add("transport", group.transport())
+                       .add("device", settings.device.is_cpu() ? "cpu" : "cuda")
                        .add("us", r.seconds * 1e6)
                        .add("algbw_gbps", r.algbw)
                        .add("busbw_gbps", r.busbw)
@@ -100,13 +104,23 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
   });
 }
 
-// Under a launcher its ranks; else threads of this process.
-int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks& ranks,
-                    int local_ranks, const std::string& transport, bool json) {
-  const auto body = [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); };
+// Under a launcher its ranks; else threads of this process. Over NCCL each has a GPU.
+int run_collectives(bench::CollectiveSettings settings, const apps::Ranks& ranks, int local_ranks,
+                    const std::string& transport, Device device, bool json) {
   if (ranks.group()) {
-    body(*ranks.group());
-  } else if (transport == "nccl") {
+    if (std::string(ranks.group()->transport()) == "nccl") {
+      settings.device = device.is_cuda()
+                            ? device
+                            : Device(DeviceType::kCUDA, dist::read_environment().local_rank);
+    }
+    print_collectives(*ranks.group(), settings, json);
+    return 0;
+  }
+  if (transport == "host" || transport == "gloo") {
+    throw apps::UsageError("--transport " + transport + " is between processes; start them: " +
+                           "tarn-run --nproc 2 tarn-bench collectives --transport " + transport);
+  }
+  if (transport == "nccl" || device.is_cuda()) {
     const auto store = std::make_shared<dist::MemoryStore>();
     auto cpu = dist::make_local_groups(local_ranks, {.name = "world cpu"});
     const auto make = [&](int r) {
@@ -114,9 +128,14 @@ int run_collectives(const bench::CollectiveSettings& settings, const apps::Ranks
           store, r, local_ranks,
           {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
     };
-    dist::run_threads(local_ranks, make, body);
+    dist::run_threads(local_ranks, make, [&](dist::ProcessGroup& group) {
+      bench::CollectiveSettings own = settings;
+      own.device = Device(DeviceType::kCUDA, group.rank());
+      print_collectives(group, own, json);
+    });
   } else {
-    dist::run_local(local_ranks, body);
+    dist::run_local(local_ranks,
+                    [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
   }
   return 0;
 }
@@ -179,7 +198,6 @@ void run_roofline(const bench::RooflineSettings& settings) {
 
 int run(int argc, char** argv) {
   std::string command = "train", filter, machine = "h200", ptxas;
-  bool tf32 = false;
   bench::TrainSettings s;
   bench::DistSettings d;
   bench::CollectiveSettings c;
@@ -226,7 +244,7 @@ int run(int argc, char** argv) {
   options
       .add("--transport", &transport, "between ranks; nccl: each on a GPU of its own (threads too)")
       .choices({"auto", "host", "gloo", "nccl"});
-  options.add("--tf32", &tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
+  options.add("--tf32", &s.tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
   options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
   options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
@@ -235,7 +253,7 @@ int run(int argc, char** argv) {
   const apps::Ranks ranks = apps::Ranks::join({.transport = transport}, s.device);
   if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
-  set_allow_tf32(tf32);
+  set_allow_tf32(s.tf32);
   c.filter = filter;
   if (command == "dist") {
     d.train = s;
@@ -243,7 +261,8 @@ int run(int argc, char** argv) {
     return bench::bench_dist(d, json);
   }
   if (command == "collectives") {
-    return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, json);
+    return run_collectives(c, ranks, static_cast<int>(local_ranks), transport, Device(s.device),
+                           json);
   }
   if (command == "generate") {
     if (options.given("--model")) g.model = s.model;
@@ -252,7 +271,7 @@ int run(int argc, char** argv) {
   }
   if (command == "roofline") {
     if (ptxas.empty()) {
-      run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, tf32});
+      run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, s.tf32});
     } else {
       bench::print_ptxas(ptxas);
     }

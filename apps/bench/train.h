@@ -16,6 +16,7 @@ struct TrainSettings {
   int64_t batch = 64, block = 256, steps = 0, threads = 2;
   int64_t replicas = 0;  ///< above 0: DataParallel over so many GPUs, or threads of the CPU
   bool profile = false;
+  bool tf32 = false;  ///< what set_allow_tf32() was told
 };
 
 /// A network and one fixed batch: images and classes, or tokens [batch, block] and the next ones.
@@ -35,7 +36,7 @@ struct TrainResult {
   std::string name;
   double median_s = 0, best_s = 0, items_per_s = 0, rss_mib = 0;
   // On several ranks or replicas, per step: the time parameters and gradients travel, and how much
-  // of it nobody computed in.
+  // of it nobody computed in. NaN where a GPU does it without telling the host.
   double comm_s = 0, exposed_s = 0;
   // The most that tensors took at once, on the first device or rank, and the most on any other.
   double first_mib = 0, other_mib = 0;
