@@ -36,7 +36,7 @@ step() {
 cmake_is_new_enough() {
   local version
   version=$(cmake --version 2>/dev/null | sed -n 's/^cmake version //p')
-  [ -n "$version" ] && [ "$(printf '3.25\n%s\n' "$version" | sort -V | head -n 1)" = 3.25 ]
+  [ -n "$version" ] && [ "$(printf '3.25\n%s\n' "$version" | sort -V | sed -n 1p)" = 3.25 ]
 }
 
 # True if a package, or what it is wanted for, is there already.
@@ -75,7 +75,7 @@ need() {
   step "${apt[@]}" install -y -q --no-install-recommends "${missing[@]}" ||
     fail "apt-get could not install: ${missing[*]}" "Its own message stands above."
   if [ "$DRY_RUN" = 0 ] && ! cmake_is_new_enough; then
-    fail "CMake 3.25 or newer is needed; found: $(cmake --version 2>/dev/null | head -n 1)"
+    fail "CMake 3.25 or newer is needed; found: $(cmake --version 2>/dev/null | sed -n 1p)"
   fi
 }
 
@@ -121,7 +121,7 @@ configure() {
   done
   if [ ! -f "$BUILD/build.ninja" ] || [ -n "${TARN_PRESET:-}" ]; then
     say "Configuring in build/ (preset $preset)"
-    (cd "$ROOT" && step cmake --preset "$preset" "-DTARN_CUDA=$(cuda_mode)" "$@")
+    (cd "$ROOT" && step cmake --preset "$preset" "-DTARN_CUDA=$(cuda_mode)" -B "$BUILD" "$@")
   elif [ -n "${TARN_CUDA:-}" ] && [ "$(cached TARN_CUDA)" != "$TARN_CUDA" ]; then
     say "Configuring in build/ (TARN_CUDA=$TARN_CUDA)"
     step cmake -S "$ROOT" -B "$BUILD" "-DTARN_CUDA=$TARN_CUDA" "${wanted[@]}"
