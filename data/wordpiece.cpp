@@ -11,8 +11,6 @@
 namespace tarn::data {
 namespace {
 
-constexpr int64_t kLongestWord = 100;  // in characters
-
 int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
@@ -74,7 +72,7 @@ WordPiece::WordPiece(std::vector<std::string> tokens, bool lowercase)
   unknown_ = id("[UNK]");
   first_ = id("[CLS]");
   last_ = id("[SEP]");
-  for (const char* special : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+  for (const char* special : kSpecials) {
     if (ids_.count(special)) specials_.emplace_back(special);
   }
 }

@@ -18,9 +18,16 @@ namespace tarn::data {
 
 class WordPiece final : public Tokenizer {
  public:
+  /// Longer words are [UNK]; in characters.
+  static constexpr int64_t kLongestWord = 100;
+  /// The tokens that a text may name.
+  static constexpr const char* kSpecials[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+
   /// From vocab.txt (a token a line, ids from 0) or Hugging Face's tokenizer.json (a name that ends
   /// so; it also says whether capitals count, which else `lowercase` does). Throws FileError if it
-  /// is missing, of another kind, has a token twice or lacks one of [PAD], [UNK], [CLS], [SEP].
+  /// is missing, of another kind, has a token twice or lacks one of [PAD], [UNK], [CLS], [SEP], and
+  /// names the setting of a tokenizer.json that would give other ids; truncation and padding are
+  /// the caller's.
   static std::unique_ptr<WordPiece> load(const std::string& path, bool lowercase = true);
   /// Throws ValueError likewise.
   explicit WordPiece(std::vector<std::string> tokens, bool lowercase = true);

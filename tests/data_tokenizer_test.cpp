@@ -1,6 +1,9 @@
 // data_tokenizer_test.cpp - bytes, characters, WordPiece, and characters' classes.
+#include <functional>
+
 #include "temp_folder.h"
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tarn/core/error.h"
 #include "tarn/data/bpe.h"
@@ -122,23 +125,105 @@ TEST(WordPieces, a_cased_vocabulary_keeps_capitals) {
   EXPECT_EQ(WordPiece::load(vocab)->encode("A a"), (Ids{5, 5}));
 }
 
+/// A tokenizer.json as Hugging Face's library writes it for a BERT, changed by `change`.
+std::string tokenizer_json(const std::function<void(nlohmann::json&)>& change = {}) {
+  auto j = nlohmann::json::parse(R"({
+    "version": "1.0", "truncation": {"max_length": 128}, "padding": null,
+    "added_tokens": [],
+    "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                   "strip_accents": null, "lowercase": true},
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+                 {"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+      "pair": [],
+      "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]},
+                         "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}}},
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+    "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+              "max_input_chars_per_word": 100,
+              "vocab": {"[PAD]": 0, "[UNK]": 2, "[CLS]": 1, "[SEP]": 3, "A": 4, "a": 5}}})");
+  for (const auto& [name, id] : {std::pair("[PAD]", 0), std::pair("[CLS]", 1),
+                                 std::pair("[UNK]", 2), std::pair("[SEP]", 3)}) {
+    nlohmann::json token{{"id", id}, {"content", name}, {"special", true}};
+    for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) token[flag] = false;
+    j["added_tokens"].push_back(token);
+  }
+  if (change) change(j);
+  return j.dump();
+}
+
 TEST(WordPieces, hugging_faces_tokenizer_json_is_read) {
   const TempFolder folder;
   const auto load = [&](const std::string& json) {
     return WordPiece::load(folder.write("tokenizer.json", json));
   };
-  const std::string vocab =
-      R"("vocab": {"[PAD]": 0, "[UNK]": 2, "[CLS]": 1, "[SEP]": 3, "A": 4, "a": 5})";
-  EXPECT_EQ(load("{\"model\": {" + vocab + "}}")->encode_sentence("A ?", 9), (Ids{1, 5, 2, 3}));
-  EXPECT_FALSE(
-      load(R"({"normalizer": {"lowercase": false}, "model": {)" + vocab + "}}")->lowercase());
-  EXPECT_TRUE(load(R"({"normalizer": null, "model": {)" + vocab + "}}")->lowercase());
+  EXPECT_EQ(load(tokenizer_json())->encode_sentence("A ?", 9), (Ids{1, 5, 2, 3}));
+  EXPECT_TRUE(load(tokenizer_json())->lowercase());
+  const auto cased = [](auto& j) { j["normalizer"]["lowercase"] = false; };
+  EXPECT_FALSE(load(tokenizer_json(cased))->lowercase());
+  const auto older = [](auto& j) {
+    j["model"].erase("type");
+    j["normalizer"]["strip_accents"] = true;
+    j["post_processor"] = {{"type", "BertProcessing"}};
+    j["post_processor"]["cls"] = nlohmann::json::array({"[CLS]", 1});
+    j["post_processor"]["sep"] = nlohmann::json::array({"[SEP]", 3});
+  };
+  EXPECT_EQ(load(tokenizer_json(older))->encode("A"), (Ids{5}));
+  EXPECT_EQ(load(tokenizer_json([](auto& j) { j["post_processor"] = nullptr; }))->vocab_size(), 6);
   EXPECT_MESSAGE(FileError, load("{"), "tokenizer.json is no tokenizer.json: ");
-  EXPECT_MESSAGE(FileError, load(R"({"model": {"type": "BPE"}})"),
-                 "of the type BPE, not WordPiece");
-  EXPECT_MESSAGE(FileError, load(R"({"model": {"vocab": {"a": 0, "b": 2}}})"),
+  EXPECT_MESSAGE(FileError, load("{}"), "tokenizer.json is no tokenizer.json: ");
+  const auto gap = [](auto& j) { j["model"]["vocab"] = {{"a", 0}, {"b", 2}}; };
+  EXPECT_MESSAGE(FileError, load(tokenizer_json(gap)),
                  "the ids must be 0 to 1, each once; 'b' has 2");
-  EXPECT_MESSAGE(FileError, load(R"({"model": {"vocab": {"a": 0}}})"), "lacks [PAD] (in ");
+  const auto bare = [](auto& j) {
+    j["model"]["vocab"] = {{"a", 0}};
+    j["added_tokens"].clear();
+  };
+  EXPECT_MESSAGE(FileError, load(tokenizer_json(bare)), "the vocabulary lacks [CLS] or [SEP]");
+  EXPECT_MESSAGE(FileError, load(tokenizer_json([&](auto& j) {
+                   bare(j);
+                   j["post_processor"] = nullptr;
+                 })),
+                 "lacks [PAD] (in ");
+}
+
+TEST(WordPieces, a_setting_that_would_give_other_ids_is_refused_by_name) {
+  const TempFolder folder;
+  using nlohmann::json;
+  const auto refuses = [&](const std::string& pointer, const json& value, const std::string& why) {
+    const std::string path = folder.write(
+        "t.json", tokenizer_json([&](json& j) { j[json::json_pointer(pointer)] = value; }));
+    EXPECT_MESSAGE(FileError, WordPiece::load(path), "wordpiece: " + path + ": " + why);
+  };
+  refuses("/model/type", "BPE", "model is of the type BPE, not WordPiece");
+  refuses("/model/unk_token", "<unk>", "model.unk_token must be \"[UNK]\", the only way");
+  refuses("/model/continuing_subword_prefix", "@@", "model.continuing_subword_prefix must be \"##");
+  refuses("/model/max_input_chars_per_word", 200,
+          "model.max_input_chars_per_word must be 100, the only way of this tokenizer; got 200");
+  refuses("/model/dropout", 0.1, "model.dropout is no setting that this version knows");
+  refuses("/normalizer", nullptr, "normalizer is of the type null, not BertNormalizer");
+  refuses("/normalizer/type", "Sequence", "normalizer is of the type Sequence, not");
+  refuses("/normalizer/clean_text", false, "normalizer.clean_text must be true");
+  refuses("/normalizer/handle_chinese_chars", false,
+          "normalizer.handle_chinese_chars must be true");
+  refuses(
+      "/normalizer/strip_accents", false,
+      "normalizer.strip_accents must be null or true, the only way of this tokenizer; got false");
+  refuses("/pre_tokenizer", nullptr, "pre_tokenizer is of the type null, not BertPreTokenizer");
+  refuses("/pre_tokenizer/type", "Whitespace", "pre_tokenizer is of the type Whitespace");
+  refuses("/post_processor/type", "RobertaProcessing",
+          "post_processor is of the type RobertaProcessing, not TemplateProcessing");
+  refuses("/post_processor/single", json::array(), "post_processor.single must be [CLS] A [SEP]");
+  refuses("/post_processor/special_tokens/[SEP]/ids/0", 4,
+          "post_processor.special_tokens gives [SEP] the ids [4]; the vocabulary 3");
+  refuses("/post_processor", {{"type", "BertProcessing"}, {"cls", 1}},
+          "post_processor.cls must be [\"[CLS]\",1]");
+  refuses("/added_tokens", json::array(), "added_tokens lacks '[PAD]'");
+  refuses("/added_tokens/0/id", 1, "added_tokens has '[PAD]' with the id 1; this tokenizer takes");
+  refuses("/added_tokens/0/content", "<s>", "added_tokens has '<s>' with the id 0");
+  refuses("/added_tokens/3/lstrip", true, "added_tokens: lstrip of '[SEP]' must be false");
 }
 
 TEST(WordPieces, the_longest_piece_from_the_left_is_taken) {
