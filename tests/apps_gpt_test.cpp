@@ -335,6 +335,24 @@ TEST_F(TarnGpt, a_checkpoint_of_another_model_is_refused) {
   const Ended ended = run({"--resume", folder / "run", "--n-layer", "3", "--max-iters", "40"});
   EXPECT_EQ(ended.code, 1);
   EXPECT_NE(ended.err.find("trains a model of 2 layers"), std::string::npos) << ended.err;
+  const Ended gelu = run({"--resume", folder / "run", "--gelu", "exact", "--max-iters", "40"});
+  EXPECT_EQ(gelu.code, 1);
+  EXPECT_NE(gelu.err.find("make one of 2 layers"), std::string::npos) << gelu.err;
+  EXPECT_TRUE(gelu.err.ends_with(", exact GELU\n")) << gelu.err;
+}
+
+TEST_F(TarnGpt, the_exact_gelu_is_that_of_the_run_and_of_what_it_exports) {
+  ASSERT_EQ(run(small("tanh", {"--max-iters", "20"})).code, 0);
+  ASSERT_EQ(run(small("exact", {"--max-iters", "20", "--gelu", "exact"})).code, 0);
+  EXPECT_NE(losses("exact"), losses("tanh"));
+  const Ended on = run({"--resume", folder / "exact", "--max-iters", "40"});
+  EXPECT_EQ(on.code, 0) << on.err;
+  const Ended written = run({"--resume", folder / "exact", "--export", folder / "hf"});
+  EXPECT_NE(written.out.find(", exact GELU)"), std::string::npos) << written.out << written.err;
+  EXPECT_NE(slurp(folder / "hf/config.json").find("\"gelu\""), std::string::npos);
+  const Ended refused = run({"--resume", folder / "exact", "--export", folder / "x.bin"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("llm.c computes GELU by tanh"), std::string::npos) << refused.err;
 }
 
 }  // namespace

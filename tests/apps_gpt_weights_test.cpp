@@ -3,6 +3,7 @@
 #include "temp_folder.h"
 #include <gtest/gtest.h>
 
+#include "tarn/apps/gpt/checkpoint.h"
 #include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/write_text.h"
@@ -122,6 +123,35 @@ TEST(GptWeightFiles, what_is_written_for_others_is_what_they_write) {
   EXPECT_EQ(slurp(folder / "x/model.safetensors"), slurp(folder / "hf.safetensors"));
   EXPECT_NE(slurp(folder / "x/config.json").find("\"n_layer\": 2"), std::string::npos);
   EXPECT_EQ(data::Bpe::load(folder / "x")->vocab_size(), bpe->vocab_size());
+}
+
+TEST(GptWeightFiles, which_gelu_is_written_where_there_is_a_place_for_it) {
+  const TempFolder folder;
+  export_gpt(folder / "tanh", *some_gpt(), nullptr, DType::kF32);
+  EXPECT_NE(slurp(folder / "tanh/config.json").find(R"("activation_function": "gelu_new")"),
+            std::string::npos);
+  GptSettings s = settings();
+  s.gelu = "exact";
+  const auto exact = make_gpt(s, 11);
+  exact->load_state_dict(some_gpt()->state_dict());
+  exact->eval();
+  EXPECT_NE(logits(*exact), logits(*some_gpt()));
+  export_gpt(folder / "exact", *exact, nullptr, DType::kF32);
+  EXPECT_NE(slurp(folder / "exact/config.json").find(R"("activation_function": "gelu")"),
+            std::string::npos);
+  EXPECT_MESSAGE(ValueError, export_gpt(folder / "x.bin", *exact, nullptr, DType::kF32),
+                 "llm.c computes GELU by tanh, and this model was trained with the exact one");
+}
+
+TEST(GptCheckpoint, keeps_which_gelu_and_an_older_one_had_no_choice) {
+  for (const bool tanh : {true, false}) {
+    Checkpoint c;
+    store_sizes(c, {.block = 8, .layers = 2, .tanh_gelu = tanh});
+    EXPECT_EQ(restore_sizes(c).tanh_gelu, tanh);
+    EXPECT_EQ(restore_sizes(c).layers, 2);
+    c.values.erase("exact_gelu");
+    EXPECT_TRUE(restore_sizes(c).tanh_gelu);
+  }
 }
 
 TEST(GptWeightFiles, halves_and_missing_biases_come_back_as_the_same_model) {

@@ -20,10 +20,14 @@ struct Sizes {
   }
 };
 
+// 1 for a model with the exact GELU. Runs from before there was a choice have none.
+constexpr const char* kExactGelu = "exact_gelu";
+
 }  // namespace
 
 void store_sizes(Checkpoint& c, const nn::models::GptOptions& o) {
   store_values(c, Sizes{o.vocab, o.block, o.layers, o.heads, o.size, o.bias});
+  c.values[kExactGelu] = int64_t{o.tanh_gelu ? 0 : 1};
 }
 
 nn::models::GptOptions restore_sizes(const Checkpoint& c) {
@@ -34,7 +38,8 @@ nn::models::GptOptions restore_sizes(const Checkpoint& c) {
           .layers = s.layers,
           .heads = s.heads,
           .size = s.size,
-          .bias = s.bias != 0};
+          .bias = s.bias != 0,
+          .tanh_gelu = !c.values.contains(kExactGelu) || c.integer(kExactGelu) == 0};
 }
 
 }  // namespace tarn::apps

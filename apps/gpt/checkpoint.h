@@ -24,7 +24,7 @@ struct GptState {
   }
 };
 
-/// The model's sizes: a checkpoint of another model is refused.
+/// The model's sizes and its GELU: a checkpoint of another model is refused.
 void store_sizes(Checkpoint& c, const nn::models::GptOptions& options);
 nn::models::GptOptions restore_sizes(const Checkpoint& c);
 

@@ -37,7 +37,7 @@ std::string config_json(const GptOptions& o, const data::Tokenizer* tokenizer) {
   JsonObject json;
   json.add_json("architectures", R"(["GPT2LMHeadModel"])")
       .add("model_type", "gpt2")
-      .add("activation_function", "gelu_new")
+      .add("activation_function", o.tanh_gelu ? "gelu_new" : "gelu")
       .add("layer_norm_epsilon", 1e-5)
       .add("vocab_size", o.vocab)
       .add("n_positions", o.block)

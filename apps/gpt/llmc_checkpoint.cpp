@@ -93,6 +93,9 @@ void save_llmc_checkpoint(const std::string& path, const GptWeights& w, DType dt
   TARN_CHECK_AS(DTypeError, dtype == DType::kF32 || dtype == DType::kBF16,
                 "weights: llm.c knows f32 and bf16; got ", dtype);
   const nn::models::GptOptions& o = w.options;
+  TARN_CHECK_AS(ValueError, o.tanh_gelu, "weights: ", path,
+                ": llm.c computes GELU by tanh, and this model was trained with the exact one; "
+                "export it for Hugging Face, as a folder");
   const int64_t padded = (o.vocab + kPadding - 1) / kPadding * kPadding;
   std::array<int32_t, 256> header{kMagic, dtype == DType::kF32 ? kFloat : kBfloat16};
   size_t at = 2;

@@ -43,6 +43,7 @@ std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
   TARN_CHECK_AS(ValueError, !tokenizer || tokenizer->vocab_size() <= weights.options.vocab,
                 "the model in ", s.init_from, " knows ", weights.options.vocab,
                 " tokens, the tokenizer has ", tokenizer ? tokenizer->vocab_size() : 0);
+  if (options.given("--gelu")) weights.options.tanh_gelu = s.tanh_gelu();
   GptSettings sized = s;
   if (!options.given("--block-size")) sized.block_size = weights.options.block;
   return make_gpt(sized, std::move(weights), s.init_from);
@@ -61,8 +62,9 @@ int export_weights(const GptSettings& s, const Options& options) {
   const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
   const auto gpt = s.resume ? gpt_from_run(s, Ranks()) : gpt_from_file(s, options, tokenizer.get());
   export_gpt(*s.export_to, *gpt, tokenizer.get(), parse_dtype(s.dtype));
-  std::printf("wrote %s (%lld parameters, %s)\n", s.export_to->c_str(),
-              static_cast<long long>(gpt->num_parameters()), s.dtype.c_str());
+  std::printf("wrote %s (%lld parameters, %s%s)\n", s.export_to->c_str(),
+              static_cast<long long>(gpt->num_parameters()), s.dtype.c_str(),
+              gpt->options().tanh_gelu ? "" : ", exact GELU");
   return 0;
 }
 
@@ -164,13 +166,14 @@ int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ran
   return 0;
 }
 
-// What the run folder should say of the model, wherever its sizes came from.
+// What the run folder should say of the model, wherever it came from.
 void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
   s.n_layer = o.layers;
   s.n_head = o.heads;
   s.n_embd = o.size;
   s.block_size = o.block;
   s.bias = o.bias;
+  s.gelu = o.tanh_gelu ? "tanh" : "exact";
 }
 
 // The model that training starts from.

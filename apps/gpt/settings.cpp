@@ -52,6 +52,11 @@ void declare_model(Options& options, GptSettings& s) {
       .at_least(0)
       .below(1);
   options.add("--bias", &s.bias, "biases in linear layers and norms");
+  options
+      .add("--gelu", &s.gelu,
+           "tanh: GPT-2's approximation, and llm.c's; exact: as in nanoGPT, also for a model that "
+           "was trained with it and comes by --init-from (weights do not tell)")
+      .choices({"tanh", "exact"});
 }
 
 void declare_training(Options& options, GptSettings& s) {

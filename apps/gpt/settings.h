@@ -21,6 +21,7 @@ struct GptSettings {
   int64_t n_layer = 4, n_head = 4, n_embd = 128, block_size = 64;
   double dropout = 0;
   bool bias = false;
+  std::string gelu = "tanh";
   // Training
   int64_t batch_size = 12, gradient_accumulation_steps = 1, max_iters = 3000;
   double learning_rate = 1e-3, min_lr = 1e-4, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99;
@@ -52,6 +53,7 @@ struct GptSettings {
   double rate(double lr) const {
     return scaled_lr(lr, batch_size * gradient_accumulation_steps, lr_base_size);
   }
+  bool tanh_gelu() const { return gelu == "tanh"; }
   /// The file of weights that --init-from names, if it names one.
   bool from_file() const { return init_from != "scratch" && init_from != "resume"; }
 };

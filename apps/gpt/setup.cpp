@@ -29,7 +29,8 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, int64_t vocab) {
                                                                       .heads = s.n_head,
                                                                       .size = s.n_embd,
                                                                       .dropout = s.dropout,
-                                                                      .bias = s.bias});
+                                                                      .bias = s.bias,
+                                                                      .tanh_gelu = s.tanh_gelu()});
   net->to(Device(s.device));
   net->set_checkpoint(s.grad_checkpoint);
   return net;

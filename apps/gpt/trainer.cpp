@@ -72,10 +72,11 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
 void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
   const nn::models::GptOptions was = restore_sizes(c), &is = gpt_.options();
   const auto text = [](const nn::models::GptOptions& o) {
-    return format("%lld layers, %lld heads, width %lld, block %lld, vocabulary %lld%s",
+    return format("%lld layers, %lld heads, width %lld, block %lld, vocabulary %lld%s%s",
                   static_cast<long long>(o.layers), static_cast<long long>(o.heads),
                   static_cast<long long>(o.size), static_cast<long long>(o.block),
-                  static_cast<long long>(o.vocab), o.bias ? ", biases" : "");
+                  static_cast<long long>(o.vocab), o.bias ? ", biases" : "",
+                  o.tanh_gelu ? "" : ", exact GELU");
   };
   TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
              text(was), "; these flags and data make one of ", text(is));

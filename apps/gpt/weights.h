@@ -15,14 +15,16 @@ struct GptWeights {
 };
 
 /// Reads a safetensors file or a checkpoint of llm.c (known by its magic number). heads: how many
-/// attention heads, which the tensors do not say; 0: 64 values each, as in all of GPT-2. Throws
-/// FileError if the file is damaged or holds no GPT-2.
+/// attention heads, which the tensors do not say; 0: 64 values each, as in all of GPT-2. Nor do
+/// they say which GELU: the options have GPT-2's. Throws FileError if the file is damaged or holds
+/// no GPT-2.
 GptWeights load_gpt_weights(const std::string& path, int64_t heads = 0);
 
 /// A checkpoint of llm.c: a header of 256 x i32 (magic 20240326; version 3: f32, 5: bf16; block,
 /// vocab, layers, heads, size, padded vocab), then every kind of tensor over all layers.
 GptWeights load_llmc_checkpoint(const std::string& path);
-/// Writes one, of f32 or bf16; needs all biases. Throws FileError if it cannot.
+/// Writes one, of f32 or bf16; needs all biases. Throws ValueError for a model with the exact GELU,
+/// FileError if it cannot.
 void save_llmc_checkpoint(const std::string& path, const GptWeights& weights, DType dtype);
 
 }  // namespace tarn::apps
