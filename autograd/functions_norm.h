@@ -44,7 +44,7 @@ struct AddNormResult {
   Tensor sum, y;
 };
 /// sum = x + residual and y = layer_norm(sum), in one pass over memory each way; residual of x's
-/// sizes and dtype.
+/// sizes and dtype. Under autocast the dtypes are those of + and of layer_norm.
 AddNormResult add_layer_norm(const Tensor& x, const Tensor& residual, const Shape& normalized,
                              const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// sum = x + residual and y = rms_norm(sum), likewise.

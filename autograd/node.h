@@ -183,7 +183,6 @@ class Node : public RefCounted<Node> {
 
  private:
   friend class Engine;
-  friend struct RunState;
   const uint64_t seq_;
   const char* name_;
   Edge* edges_ = nullptr;

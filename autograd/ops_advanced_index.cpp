@@ -5,7 +5,6 @@
 // gradients from there.
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
-#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 #include "tarn/core/views.h"

@@ -106,14 +106,7 @@ Tensor row_norm(const char* op, const Tensor& x, const Tensor& weight, const Ten
 /// The same of x + residual.
 AddNormResult add_row_norm(const char* op, const Tensor& x, const Tensor& residual,
                            const Tensor& weight, const Tensor& bias, const RowNormRecord& r) {
-  raw::check_defined(op, "residual", residual);
-  raw::check_same_device(op, x, residual);
-  TARN_CHECK_AS(ShapeError, residual.sizes() == x.sizes(), op,
-                ": residual must have x's sizes; got x=", x.describe(),
-                ", residual=", residual.describe());
-  TARN_CHECK_AS(DTypeError, residual.dtype() == x.dtype(), op,
-                ": residual must have x's dtype; got x=", x.describe(),
-                ", residual=", residual.describe());
+  raw::check_residual(op, x, residual);
   const raw::LayerNormResult done = run(r, x, weight, bias, residual);
   const Tensor outs[] = {raw::view(done.sum, x.sizes()), raw::view(done.y, x.sizes())};
   record_outputs(op, outs, {x, residual, weight, bias}, save(outs[0], weight, done.mean, done.rstd),
@@ -150,15 +143,26 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized, const Tensor& weight
 
 AddNormResult add_layer_norm(const Tensor& x, const Tensor& residual, const Shape& normalized,
                              const Tensor& weight, const Tensor& bias, double eps) {
-  if (const auto c = cast(CastPolicy::kF32, x, residual, weight, bias)) {
-    return add_layer_norm(c[0], c[1], normalized, c[2], c[3], eps);
-  }
   constexpr const char* op = "add_layer_norm";
+  if (const auto c = cast(CastPolicy::kPromote, x, residual)) {
+    return add_layer_norm(c[0], c[1], normalized, weight, bias, eps);
+  }
+  raw::check_defined(op, "x", x);
+  if (widened_dtype(x) != x.dtype()) {  // a sum of halves is one, its norm is not
+    raw::check_residual(op, x, residual);
+    const Tensor sum = add(x, residual);
+    return {sum, layer_norm(sum, normalized, weight, bias, eps)};
+  }
+  if (const auto c = cast(CastPolicy::kF32, weight, bias)) {
+    return add_layer_norm(x, residual, normalized, c[0], c[1], eps);
+  }
   return add_row_norm(op, x, residual, weight, bias,
                       row_norm_record(op, x, normalized, weight, bias, eps, RowNorm::kLayer));
 }
 
+// Keeps halves under autocast, and computes in f32.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  if (const auto c = cast(CastPolicy::kF32, weight)) return rms_norm(x, c[0], eps);
   constexpr const char* op = "rms_norm";
   const Shape last = rms_sizes(op, x, weight);
   return row_norm(op, x, weight, {}, row_norm_record(op, x, last, weight, {}, eps, RowNorm::kRms));
@@ -166,13 +170,11 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 AddNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                            double eps) {
-  // As a sum of different dtypes; rms_norm itself keeps halves and computes in f32.
-  if (residual.defined() && residual.dtype() != x.dtype()) {
-    if (const auto c = cast(CastPolicy::kPromote, x, residual)) {
-      return add_rms_norm(c[0], c[1], weight, eps);
-    }
-  }
   constexpr const char* op = "add_rms_norm";
+  if (const auto c = cast(CastPolicy::kPromote, x, residual)) {
+    return add_rms_norm(c[0], c[1], weight, eps);
+  }
+  if (const auto c = cast(CastPolicy::kF32, weight)) return add_rms_norm(x, residual, c[0], eps);
   const Shape last = rms_sizes(op, x, weight);
   return add_row_norm(op, x, residual, weight, {},
                       row_norm_record(op, x, last, weight, {}, eps, RowNorm::kRms));

@@ -17,6 +17,7 @@ Tensor Dropout::forward(const Tensor& x) {
 }
 
 Tensor Dropout::add(const Tensor& x, const Tensor& residual) {
+  const CallScope scope(*this);
   if (is_watched()) return (*this)(x) + residual;
   return dropout_add(x, residual, options_.p, training());
 }

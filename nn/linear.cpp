@@ -28,6 +28,12 @@ Tensor Linear::forward(const Tensor& x) {
   return tarn::linear(x, weight, bias);
 }
 
+Tensor Linear::gelu(const Tensor& x, bool tanh_approximation) {
+  const CallScope scope(*this);
+  if (is_watched()) return tarn::gelu((*this)(x), tanh_approximation);
+  return tarn::linear_gelu(x, weight, bias, tanh_approximation);
+}
+
 std::string Linear::details() const {
   return tarn::detail::concat(weight.size(1), ", ", weight.size(0),
                               bias.defined() ? "" : ", no bias");

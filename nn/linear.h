@@ -18,6 +18,8 @@ class Linear final : public Module {
   explicit Linear(const Options& options) : Linear(nullptr, "", options) {}
   Linear(Module* parent, std::string name, const Options& options);
   Tensor forward(const Tensor& x) override;
+  /// gelu(forward(x)), in one pass over memory where nothing is recorded.
+  Tensor gelu(const Tensor& x, bool tanh_approximation = false);
   std::string details() const override;
 
   Parameter weight, bias;

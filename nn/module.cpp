@@ -120,6 +120,17 @@ void Module::CallScope::close() {
   innermost = outer_;
 }
 
+Module::EvalScope::EvalScope(Module& module) {
+  module.apply([&](Module& m) {
+    if (m.training_) trained_.push_back(&m);
+    m.training_ = false;
+  });
+}
+
+Module::EvalScope::~EvalScope() {
+  for (Module* m : trained_) m->training_ = true;
+}
+
 bool Module::is_watched() const {
   return !pre_hooks_.empty() || !hooks_.empty() || anomaly_enabled();
 }
@@ -127,12 +138,14 @@ bool Module::is_watched() const {
 Tensor Module::call(const Tensor& x) {
   if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
   Tensor in = x;
-  for (size_t i = 0; i < pre_hooks_.size(); ++i) {  // by index: a hook may add or remove hooks
-    if (Tensor changed = pre_hooks_[i].second(*this, in); changed.defined()) in = changed;
+  const auto before = pre_hooks_;  // copies: a hook may add or remove hooks, itself too
+  for (const auto& [id, hook] : before) {
+    if (Tensor changed = hook(*this, in); changed.defined()) in = changed;
   }
   Tensor out = forward(in);
-  for (size_t i = 0; i < hooks_.size(); ++i) {
-    if (Tensor changed = hooks_[i].second(*this, in, out); changed.defined()) out = changed;
+  const auto after = hooks_;
+  for (const auto& [id, hook] : after) {
+    if (Tensor changed = hook(*this, in, out); changed.defined()) out = changed;
   }
   return out;
 }

@@ -159,6 +159,19 @@ class Module {
     std::optional<ProfileRange> range_;
   };
 
+  /// Evaluation mode for a module and all below it until the end of the scope; then each is in the
+  /// mode again that it was in.
+  class EvalScope {
+   public:
+    explicit EvalScope(Module& module);
+    ~EvalScope();
+    EvalScope(const EvalScope&) = delete;
+    EvalScope& operator=(const EvalScope&) = delete;
+
+   private:
+    std::vector<Module*> trained_;
+  };
+
   /// Whether somebody wants to see what goes through this module alone: hooks, or the names of
   /// modules in anomaly mode. A function of several inputs that is fused goes through forward then.
   bool is_watched() const;

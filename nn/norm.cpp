@@ -25,6 +25,14 @@ const BatchNormOptions& checked(const BatchNormOptions& o) {
   return o;
 }
 
+/// Whether add_layer_norm and its like take these. Sums that broadcast, or promote without
+/// autocast, are left to +.
+bool sum_fuses(const Tensor& x, const Tensor& residual) {
+  if (x.sizes() != residual.sizes()) return false;
+  return x.dtype() == residual.dtype() || (autocast_enabled(x.device().type) &&
+                                           is_floating(x.dtype()) && is_floating(residual.dtype()));
+}
+
 }  // namespace
 
 BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
@@ -87,10 +95,8 @@ Tensor LayerNorm::forward(const Tensor& x) {
 }
 
 AddNormResult LayerNorm::add(const Tensor& x, const Tensor& residual) {
-  // Sums that broadcast, or promote without autocast, are left to +.
-  const bool alike = x.sizes() == residual.sizes() &&
-                     (x.dtype() == residual.dtype() || autocast_enabled(x.device().type));
-  if (is_watched() || !alike) {
+  const CallScope scope(*this);
+  if (is_watched() || !sum_fuses(x, residual)) {
     const Tensor sum = x + residual;
     return {sum, (*this)(sum)};
   }
@@ -99,6 +105,28 @@ AddNormResult LayerNorm::add(const Tensor& x, const Tensor& residual) {
 
 std::string LayerNorm::details() const {
   return tarn::detail::concat(options_.shape);
+}
+
+RMSNorm::RMSNorm(Module* parent, std::string name, const Options& o)
+    : Module(parent, std::move(name)),
+      weight(this, "weight", filled_if(true, {o.size}, 1)),
+      options_(o) {}
+
+Tensor RMSNorm::forward(const Tensor& x) {
+  return tarn::rms_norm(x, weight, options_.eps);
+}
+
+AddNormResult RMSNorm::add(const Tensor& x, const Tensor& residual) {
+  const CallScope scope(*this);
+  if (is_watched() || !sum_fuses(x, residual)) {
+    const Tensor sum = x + residual;
+    return {sum, (*this)(sum)};
+  }
+  return tarn::add_rms_norm(x, residual, weight, options_.eps);
+}
+
+std::string RMSNorm::details() const {
+  return std::to_string(options_.size);
 }
 
 GroupNorm::GroupNorm(Module* parent, std::string name, const Options& o)

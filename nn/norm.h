@@ -1,4 +1,4 @@
-// norm.h - BatchNorm1d, BatchNorm2d, LayerNorm, GroupNorm.
+// norm.h - BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm, GroupNorm.
 #pragma once
 
 #include <functional>
@@ -86,11 +86,32 @@ class LayerNorm final : public Module {
   explicit LayerNorm(const Options& options) : LayerNorm(nullptr, "", options) {}
   LayerNorm(Module* parent, std::string name, const Options& options);
   Tensor forward(const Tensor& x) override;
-  /// x + residual and its norm, in one pass over memory.
+  /// x + residual and its norm, in one pass over memory. Their dtypes are those of the two steps.
   AddNormResult add(const Tensor& x, const Tensor& residual);
   std::string details() const override;
 
   Parameter weight, bias;
+
+ private:
+  Options options_;
+};
+
+struct RmsNormOptions {
+  int64_t size = 0;
+  double eps = 1e-5;
+};
+/// x / sqrt(mean(x^2) + eps) * weight over the last dimension, see tarn::rms_norm. weight [size].
+class RMSNorm final : public Module {
+ public:
+  using Options = RmsNormOptions;
+  explicit RMSNorm(const Options& options) : RMSNorm(nullptr, "", options) {}
+  RMSNorm(Module* parent, std::string name, const Options& options);
+  Tensor forward(const Tensor& x) override;
+  /// x + residual and its norm, as LayerNorm::add.
+  AddNormResult add(const Tensor& x, const Tensor& residual);
+  std::string details() const override;
+
+  Parameter weight;
 
  private:
   Options options_;

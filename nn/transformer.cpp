@@ -1,8 +1,7 @@
-// transformer.cpp - encoder and decoder layers, their stacks, RMSNorm and SwiGLU.
+// transformer.cpp - encoder and decoder layers, their stacks, and SwiGLU.
 #include "tarn/nn/transformer.h"
 
 #include "tarn/autograd/functions.h"
-#include "tarn/nn/init.h"
 
 namespace tarn::nn {
 namespace {
@@ -14,9 +13,8 @@ LayerNormOptions norm_options(const TransformerLayerOptions& o) {
   return {.shape = {o.size}, .eps = o.eps, .bias = o.bias};
 }
 
-Tensor activated(const Linear& layer, const Tensor& x, FeedForward activation) {
-  return activation == FeedForward::kGelu ? linear_gelu(x, layer.weight, layer.bias)
-                                          : relu(linear(x, layer.weight, layer.bias));
+Tensor activated(Linear& layer, const Tensor& x, FeedForward activation) {
+  return activation == FeedForward::kGelu ? layer.gelu(x) : relu(layer(x));
 }
 
 /// x + dropout(part(x)) with the norm in front of the part, or behind the sum.
@@ -104,29 +102,6 @@ Tensor TransformerDecoder::run(const Tensor& x, const Tensor& memory, const Atte
   Tensor y = x;
   for (TransformerDecoderLayer* layer : layers) y = layer->run(y, memory, mask, memory_mask);
   return norm ? (*norm)(y) : y;
-}
-
-RMSNorm::RMSNorm(Module* parent, std::string name, const Options& o)
-    : Module(parent, std::move(name)),
-      weight(this, "weight", parameter_memory({o.size})),
-      options_(o) {
-  init::ones_(weight);
-}
-
-Tensor RMSNorm::forward(const Tensor& x) {
-  return rms_norm(x, weight, options_.eps);
-}
-
-AddNormResult RMSNorm::add(const Tensor& x, const Tensor& residual) {
-  if (is_watched() || x.sizes() != residual.sizes() || x.dtype() != residual.dtype()) {
-    const Tensor sum = x + residual;
-    return {sum, (*this)(sum)};
-  }
-  return add_rms_norm(x, residual, weight, options_.eps);
-}
-
-std::string RMSNorm::details() const {
-  return std::to_string(options_.size);
 }
 
 SwiGLU::SwiGLU(Module* parent, std::string name, const Options& o)

@@ -90,27 +90,6 @@ class TransformerDecoder final : public Module {
   std::optional<LayerNorm> norm;
 };
 
-struct RmsNormOptions {
-  int64_t size = 0;
-  double eps = 1e-5;
-};
-/// x / sqrt(mean(x^2) + eps) * weight over the last dimension, see tarn::rms_norm. weight [size].
-class RMSNorm final : public Module {
- public:
-  using Options = RmsNormOptions;
-  explicit RMSNorm(const Options& options) : RMSNorm(nullptr, "", options) {}
-  RMSNorm(Module* parent, std::string name, const Options& options);
-  Tensor forward(const Tensor& x) override;
-  /// x + residual and its norm, in one pass over memory.
-  AddNormResult add(const Tensor& x, const Tensor& residual);
-  std::string details() const override;
-
-  Parameter weight;
-
- private:
-  Options options_;
-};
-
 struct SwiGluOptions {
   int64_t size = 0, hidden = 0;
   bool bias = false;

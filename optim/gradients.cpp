@@ -6,7 +6,6 @@
 
 #include "tarn/core/factory.h"
 #include "tarn/core/kernel_call.h"
-#include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn::optim::detail {

@@ -228,6 +228,48 @@ TEST_F(Autocast, the_low_dtype_must_be_a_half) {
                      "autocast: the low dtype must be bf16 or f16; got f32");
 }
 
+TEST_F(Autocast, a_fused_norm_of_a_sum_has_the_dtypes_of_the_two_steps) {
+  const Tensor of_dtype[] = {randn({4, 6}).to(kBF16), randn({4, 6}).to(kF16), randn({4, 6}),
+                             randn({4, 6}, {.dtype = DType::kF64})};
+  const Tensor w = (rand({6}) + 0.5).to(kBF16), b = randn({6}).to(kBF16);
+  const AutocastGuard autocast(DeviceType::kCPU, kBF16);
+  const auto expect_same = [](const AddNormResult& fused, const Tensor& sum, const Tensor& y) {
+    EXPECT_EQ(fused.sum.dtype(), sum.dtype());
+    EXPECT_EQ(fused.y.dtype(), y.dtype());
+    EXPECT_LT(largest_difference(fused.sum, sum), 1e-6);
+    EXPECT_LT(largest_difference(fused.y, y), is_half(y.dtype()) ? 0.1 : 1e-5);
+  };
+  for (const Tensor& x : of_dtype) {
+    for (const Tensor& residual : of_dtype) {
+      SCOPED_TRACE(x.describe() + " + " + residual.describe());
+      const Tensor sum = add(x, residual);
+      expect_same(add_layer_norm(x, residual, {6}, w, b), sum, layer_norm(sum, {6}, w, b));
+      expect_same(add_rms_norm(x, residual, w), sum, rms_norm(sum, w));
+    }
+  }
+  EXPECT_THROWS_WITH(add_layer_norm(of_dtype[0], of_dtype[0].narrow(0, 0, 1), {6}), ShapeError,
+                     "add_layer_norm: residual must have x's sizes");
+}
+
+TEST_F(Autocast, row_norms_take_weights_of_any_dtype_and_give_their_gradients_back_in_it) {
+  const Tensor x = randn({4, 6});
+  for (const DType dtype : {kBF16, kF16, kF32}) {
+    Tensor w = ones({6}).to(dtype);
+    w.set_requires_grad();
+    const auto gradient = [&](const Tensor& y) {
+      w.zero_grad();
+      y.sum().backward();
+      return w.grad().dtype();
+    };
+    const AutocastGuard autocast(DeviceType::kCPU, kBF16);
+    EXPECT_EQ(gradient(layer_norm(x, {6}, w)), dtype);
+    EXPECT_EQ(gradient(rms_norm(x, w)), dtype);
+    EXPECT_EQ(gradient(rms_norm(x.to(kF16), w)), dtype);
+    EXPECT_EQ(gradient(add_layer_norm(x, x, {6}, w).y), dtype);
+    EXPECT_EQ(gradient(add_rms_norm(x, x, w).y), dtype);
+  }
+}
+
 TEST_F(Autocast, a_batch_norm_of_halves_takes_an_f32_residual) {
   const Tensor x = randn({2, 3, 4, 4}).to(kBF16), mean = zeros({3}), var = ones({3});
   const Tensor residual = randn({2, 3, 4, 4});

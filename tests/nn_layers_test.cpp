@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tarn/autograd/anomaly.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
@@ -156,6 +158,35 @@ TEST(NormTest, layer_and_group_norm_normalise_their_parts) {
   GroupNorm group({.groups = 2, .channels = 4});
   expect_near(group(tensor({1, 3, 10, 30}, {1, 4, 1, 1})), {-1, 1, -1, 1}, 1e-4);
   EXPECT_MESSAGE(ValueError, GroupNorm({.groups = 3, .channels = 4}), "a multiple of groups");
+}
+
+// Anomaly mode has the steps done one by one.
+template <class Layer>
+void expect_fused_as_watched(Layer& layer) {
+  const Tensor low = randn({3, 4}).to(DType::kBF16), full = randn({3, 4});
+  const Tensor wide = randn({3, 4}, {.dtype = DType::kF64});
+  const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
+  for (const auto& [x, residual] :
+       {std::pair(low, low), std::pair(low, full), std::pair(full, low), std::pair(wide, full)}) {
+    const AddNormResult fused = layer.add(x, residual);
+    const AnomalyGuard watching;
+    const AddNormResult steps = layer.add(x, residual);
+    EXPECT_EQ(fused.sum.dtype(), steps.sum.dtype());
+    EXPECT_EQ(fused.y.dtype(), steps.y.dtype());
+    expect_near(fused.y, steps.y.template to_vector<double>(),
+                is_half(fused.y.dtype()) ? 0.1 : 1e-5);
+  }
+}
+
+TEST(NormTest, a_fused_sum_has_the_dtypes_of_its_steps_also_under_autocast) {
+  LayerNorm layer({.shape = {4}});
+  expect_fused_as_watched(layer);
+  RMSNorm rms({.size = 4});
+  expect_fused_as_watched(rms);
+  layer.to(DType::kBF16);
+  expect_fused_as_watched(layer);
+  rms.to(DType::kBF16);
+  expect_fused_as_watched(rms);
 }
 
 TEST(DropoutTest, drops_in_training_only) {

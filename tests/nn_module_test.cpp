@@ -186,6 +186,34 @@ TEST(ModuleTest, hooks_see_and_replace_values_until_removed) {
   EXPECT_EQ(calls, 3);
 }
 
+TEST(ModuleTest, hooks_may_remove_themselves_and_add_others) {
+  Identity id;
+  std::vector<int> calls;
+  int64_t first = 0, before = 0;
+  before = id.register_forward_pre_hook([&](Module& m, const Tensor&) {
+    calls.push_back(0);
+    m.remove_hook(before);
+    return Tensor();
+  });
+  first = id.register_forward_hook([&](Module& m, const Tensor&, const Tensor&) {
+    m.remove_hook(first);
+    m.register_forward_hook([&](Module&, const Tensor&, const Tensor&) {
+      calls.push_back(3);
+      return Tensor();
+    });
+    calls.push_back(1);
+    return Tensor();
+  });
+  id.register_forward_hook([&](Module&, const Tensor&, const Tensor&) {
+    calls.push_back(2);
+    return Tensor();
+  });
+  id(ones({1}));
+  EXPECT_EQ(calls, (std::vector<int>{0, 1, 2}));
+  id(ones({1}));
+  EXPECT_EQ(calls, (std::vector<int>{0, 1, 2, 2, 3}));
+}
+
 TEST(ModuleTest, says_when_it_has_no_forward) {
   ModuleList<> list;
   EXPECT_MESSAGE(UnsupportedError, list(ones({1})), "ModuleList: has no forward of one tensor");

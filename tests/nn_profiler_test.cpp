@@ -16,6 +16,7 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/profiler.h"
 #include "tarn/core/random.h"
+#include "tarn/nn/activation.h"
 #include "tarn/nn/linear.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/nn/norm.h"
@@ -316,6 +317,26 @@ TEST(ProfilerTest, modules_are_named_by_path_also_when_called_by_other_names) {
   EXPECT_EQ(rows[0].name, "(model)");
   EXPECT_EQ(rows[1].name, "bn");
   EXPECT_EQ(rows[2].name, "fc");
+}
+
+TEST(ProfilerTest, fused_calls_of_modules_are_named_as_well) {
+  struct Net : nn::Module {
+    nn::Linear fc{this, "fc", {.in = 4, .out = 4}};
+    nn::LayerNorm ln{this, "ln", {.shape = {4}}};
+    nn::RMSNorm rms{this, "rms", {.size = 4}};
+    nn::Dropout drop{this, "drop", {.p = 0.5}};
+    Tensor forward(const Tensor& x) override {
+      return drop.add(rms.add(ln.add(fc.gelu(x), x).y, x).y, x);
+    }
+  } net;
+  Profiler profiler;
+  net(randn({8, 4}));
+  profiler.stop();
+  std::vector<std::string> names;
+  for (const ProfileRow& row : profiler.rows({.sort_by = "name", .modules = true})) {
+    names.push_back(row.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"(model)", "drop", "fc", "ln", "rms"}));
 }
 
 TEST(ProfilerTest, a_trace_that_cannot_be_written_is_one_clear_error) {

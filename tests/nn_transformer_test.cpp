@@ -170,6 +170,52 @@ TEST(Gpt, generates_beyond_its_block_and_repeats_itself_for_a_seed) {
   EXPECT_TRUE(gpt.training());
 }
 
+TEST(Gpt, generating_leaves_every_module_in_its_mode) {
+  Gpt gpt(kSmall);
+  gpt.transformer.drop.eval();
+  const auto expect_modes = [&] {
+    EXPECT_TRUE(gpt.training());
+    EXPECT_TRUE(gpt.transformer.h[1].mlp.training());
+    EXPECT_FALSE(gpt.transformer.drop.training());
+  };
+  gpt.generate(tokens({1, 3}, 19), 1);
+  expect_modes();
+  EXPECT_THROWS_WITH(gpt.generate(tokens({1, 3}, 19), 1, {.temperature = -1}), ValueError,
+                     "temperature=-1");
+  expect_modes();
+}
+
+TEST(Gpt, its_gelu_is_the_approximation_unless_the_exact_one_is_asked_for) {
+  GptOptions options = kSmall;
+  options.tanh_gelu = false;
+  models::GptMlp usual(nullptr, "", kSmall), exact(nullptr, "", options);
+  exact.load_state_dict(usual.state_dict());
+  const Tensor x = randn({2, 3, 8}) * 3;
+  const auto want = [&](bool tanh) { return usual.c_proj(gelu(usual.c_fc(x), tanh)); };
+  EXPECT_LT(worst(usual(x), want(true)), 1e-6);
+  EXPECT_LT(worst(exact(x), want(false)), 1e-6);
+  EXPECT_GT(worst(want(true), want(false)), 1e-5);
+}
+
+TEST(FeedForward, hooks_of_its_first_layer_are_called) {
+  int calls = 0;
+  const auto count = [&](Module&, const Tensor&, const Tensor&) {
+    ++calls;
+    return Tensor();
+  };
+  const Tensor x = randn({1, 3, 8});
+  for (const FeedForward activation : {FeedForward::kRelu, FeedForward::kGelu}) {
+    TransformerEncoderLayer layer({.size = 8, .heads = 2, .hidden = 16, .activation = activation});
+    layer.linear1.register_forward_hook(count);
+    layer(x);
+  }
+  EXPECT_EQ(calls, 2);
+  models::GptMlp mlp(nullptr, "", kSmall);
+  mlp.c_fc.register_forward_hook(count);
+  mlp(x);
+  EXPECT_EQ(calls, 3);
+}
+
 TEST(Gpt, dropout_is_off_in_evaluation) {
   GptOptions options = kSmall;
   options.dropout = 0.5;

@@ -2,7 +2,6 @@
 #include "tarn/nn/models/bert.h"
 
 #include "tarn/autograd/functions.h"
-#include "tarn/core/factory.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn::models {
@@ -79,7 +78,7 @@ BertLayer::BertLayer(const Options& o)
 Tensor BertLayer::run(const Tensor& x, const Tensor& mask) {
   const CallScope scope(*this);
   const Tensor y = attention.run(x, mask);
-  return output.add(linear_gelu(y, intermediate.dense.weight, intermediate.dense.bias), y);
+  return output.add(intermediate.dense.gelu(y), y);
 }
 
 Bert::Embeddings::Embeddings(Module* parent, std::string name, const BertOptions& o)
@@ -128,16 +127,20 @@ Tensor Bert::run(const Tensor& tokens, const Tensor& mask, const Tensor& types) 
 }
 
 Tensor Bert::pooled(const Tensor& hidden) {
+  const CallScope scope(*this);
   TARN_CHECK_AS(ValueError, pooler.has_value(), "Bert: this model has no pooler");
   return tanh(pooler->dense(hidden.select(1, 0)));
 }
 
 Tensor Bert::sentence_vectors(const Tensor& tokens, const Tensor& mask,
                               const SentenceOptions& options) {
+  const CallScope scope(*this);
   const Tensor hidden = run(tokens, mask);
   Tensor vectors;
   if (options.pooling == SentenceOptions::Pooling::kFirst) {
     vectors = hidden.select(1, 0);
+  } else if (!mask.defined()) {
+    vectors = hidden.mean({1});
   } else {
     const Tensor counts = mask.to(hidden.dtype()).unsqueeze(2);
     vectors = (hidden * counts).sum({1}) / clamp_min(counts.sum({1}), 1e-9);

@@ -96,8 +96,8 @@ class Bert final : public Module {
   Tensor run(const Tensor& tokens, const Tensor& mask = {}, const Tensor& types = {});
   /// tanh(dense(hidden of the first token)): [B, size].
   Tensor pooled(const Tensor& hidden);
-  /// One vector a sentence, [B, size], of the hidden states of the tokens that mask counts. These
-  /// are the vectors of sentence-transformers.
+  /// One vector a sentence, [B, size], of the hidden states of the tokens that mask counts (all, if
+  /// it is undefined). These are the vectors of sentence-transformers.
   Tensor sentence_vectors(const Tensor& tokens, const Tensor& mask,
                           const SentenceOptions& options = {});
 

@@ -75,6 +75,7 @@ Tensor GptAttention::forward(const Tensor& x) {
 }
 
 Tensor GptAttention::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
+  const CallScope scope(*this);
   const Tensor qkv = c_attn(x);
   const int64_t before = cache.length(), time = x.size(1);
   const KeyValueCache::Pair all =
@@ -92,10 +93,11 @@ GptMlp::GptMlp(Module* parent, std::string name, const GptOptions& o)
     : Module(parent, std::move(name)),
       c_fc(this, "c_fc", {.in = o.size, .out = 4 * o.size, .bias = o.bias}),
       c_proj(this, "c_proj", {.in = 4 * o.size, .out = o.size, .bias = o.bias}),
+      tanh_gelu_(o.tanh_gelu),
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor GptMlp::forward(const Tensor& x) {
-  return dropout_(c_proj(linear_gelu(x, c_fc.weight, c_fc.bias, true)));
+  return dropout_(c_proj(c_fc.gelu(x, tanh_gelu_)));
 }
 
 GptBlock::GptBlock(const Options& o)
@@ -110,6 +112,7 @@ Tensor GptBlock::forward(const Tensor& x) {
 }
 
 Tensor GptBlock::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
+  const CallScope scope(*this);
   const AddNormResult y = ln_2.add(x, attn.forward(ln_1(x), cache, layer));
   return y.sum + mlp(y.y);
 }
@@ -179,6 +182,7 @@ Tensor Gpt::loss(const Tensor& tokens, const Tensor& targets) {
 }
 
 Tensor Gpt::next_logits(const Tensor& tokens, KeyValueCache& cache) {
+  const CallScope scope(*this);
   const NoGradGuard no_grad;
   Tensor x = embed(tokens, cache.length());
   for (size_t i = 0; i < transformer.h.size(); ++i) {
@@ -191,9 +195,9 @@ Tensor Gpt::next_logits(const Tensor& tokens, KeyValueCache& cache) {
 Tensor Gpt::generate(const Tensor& tokens, int64_t count, const SampleOptions& options) {
   TARN_CHECK_AS(ShapeError, tokens.dim() == 2 && tokens.size(1) > 0,
                 "Gpt: generate needs tokens [B, T] with T > 0; got ", tokens.describe());
+  const CallScope scope(*this);
   const NoGradGuard no_grad;
-  const bool was_training = training();
-  eval();
+  const EvalScope evaluation(*this);
   KeyValueCache cache = make_cache();
   Tensor text = tokens;
   int64_t unread = tokens.size(1);  // tokens at the end that the cache has not seen
@@ -206,7 +210,6 @@ Tensor Gpt::generate(const Tensor& tokens, int64_t count, const SampleOptions& o
     text = cat({text, sample_tokens(logits, options).unsqueeze(1)}, 1);
     unread = 1;
   }
-  train(was_training);
   return text;
 }
 

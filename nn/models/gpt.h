@@ -28,7 +28,8 @@ struct GptOptions {
   int64_t heads = 12;
   int64_t size = 768;  ///< width of the model
   double dropout = 0;
-  bool bias = true;  ///< in linear layers and norms
+  bool bias = true;       ///< in linear layers and norms
+  bool tanh_gelu = true;  ///< GPT-2's approximation; false: the exact GELU, as in nanoGPT
 };
 /// Sizes of "gpt2", "gpt2-medium", "gpt2-large" and "gpt2-xl". Throws ValueError that lists them.
 GptOptions gpt_options(const std::string& name);
@@ -58,6 +59,7 @@ class GptMlp final : public Module {
   Linear c_fc, c_proj;
 
  private:
+  bool tanh_gelu_;
   Dropout dropout_;
 };
 

@@ -57,9 +57,9 @@ Tensor Translator::decode(const Tensor& target, const Tensor& memory, const Tens
 
 Tensor Translator::translate(const Tensor& source, int64_t begin, int64_t end, int64_t count,
                              const Tensor& source_mask) {
+  const CallScope scope(*this);
   const NoGradGuard no_grad;
-  const bool was_training = training();
-  eval();
+  const EvalScope evaluation(*this);
   const Tensor memory = encode(source, source_mask);
   Tensor text = full({source.size(0), 1}, begin, {.dtype = DType::kI64, .device = source.device()});
   for (int64_t i = 0; i < count; ++i) {
@@ -67,7 +67,6 @@ Tensor Translator::translate(const Tensor& source, int64_t begin, int64_t end, i
     text = cat({text, argmax(logits, 1).unsqueeze(1)}, 1);
     if (all(any(eq(text, Scalar(end)), {1})).item<bool>()) break;
   }
-  train(was_training);
   return text;
 }
 
