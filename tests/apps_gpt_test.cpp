@@ -13,6 +13,7 @@
 namespace {
 
 namespace fs = std::filesystem;
+using tarn::test::content;
 using tarn::test::Ended;
 using tarn::test::Process;
 using tarn::test::slurp;
@@ -80,8 +81,8 @@ TEST_F(TarnGpt, a_run_killed_in_the_middle_goes_on_with_the_same_losses) {
   const Ended ended = run({"--resume", folder / "killed"});
   ASSERT_EQ(ended.code, 0) << ended.out << ended.err;
   EXPECT_EQ(losses("killed"), losses("whole"));
-  EXPECT_EQ(slurp(folder / "killed/checkpoints/last/model.safetensors"),
-            slurp(folder / "whole/checkpoints/last/model.safetensors"));
+  EXPECT_EQ(content(folder / "killed/checkpoints/last/model.safetensors"),
+            content(folder / "whole/checkpoints/last/model.safetensors"));
 }
 
 TEST_F(TarnGpt, a_signal_saves_and_ends_well) {
@@ -263,7 +264,7 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
 TEST_F(TarnGpt, a_damaged_checkpoint_is_named_and_the_one_before_taken) {
   ASSERT_EQ(run(small("run", {"--max-iters", "40"})).code, 0);
   const auto whole = losses("run");
-  const std::string weights = slurp(folder / "run/checkpoints/last/model.safetensors");
+  const std::string weights = content(folder / "run/checkpoints/last/model.safetensors");
   fs::resize_file(folder / "run/checkpoints/last/model.safetensors", 1000);
   const Ended text = run({"--sample", "--resume", folder / "run", "--max-new-tokens", "5"});
   EXPECT_EQ(text.code, 0) << text.err;
@@ -310,8 +311,8 @@ TEST_F(TarnGpt, ranks_stop_save_and_go_on_together) {
             std::string::npos)
       << second.err;
   EXPECT_EQ(losses("stopped"), losses("whole"));
-  EXPECT_EQ(slurp(folder / "stopped/checkpoints/last/model.safetensors"),
-            slurp(folder / "whole/checkpoints/last/model.safetensors"));
+  EXPECT_EQ(content(folder / "stopped/checkpoints/last/model.safetensors"),
+            content(folder / "whole/checkpoints/last/model.safetensors"));
 }
 
 TEST_F(TarnGpt, a_restart_of_all_ranks_goes_on_from_the_last_checkpoint) {

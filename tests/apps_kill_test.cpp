@@ -64,7 +64,7 @@ class Kill : public testing::Test {
     return text;
   }
   std::string weights(const std::string& name, const char* file) const {
-    return slurp(run_folder(name) + "/checkpoints/last/" + file + ".safetensors");
+    return tarn::test::content(run_folder(name) + "/checkpoints/last/" + file + ".safetensors");
   }
 
   // Runs to the end with at most `left` kills on the way; returns how many there were.

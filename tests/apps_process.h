@@ -6,12 +6,20 @@
 
 #include "temp_folder.h"
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tarn::test {
+
+/// The bytes of a file that must be there and not be empty: two missing ones are equal, too.
+inline std::string content(const std::string& path) {
+  std::string bytes = slurp(path);
+  EXPECT_FALSE(bytes.empty()) << path;
+  return bytes;
+}
 
 /// What a program printed and how it ended.
 struct Ended {

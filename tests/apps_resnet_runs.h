@@ -77,10 +77,10 @@ struct OneRun {
     trainer->resume(c, load_history(run.path() / "metrics.jsonl", c.step, c.integer("epoch")));
   }
   std::string weights() const {
-    return test::slurp(run.path() / "checkpoints/last/model.safetensors");
+    return test::content(run.path() / "checkpoints/last/model.safetensors");
   }
   std::string momenta() const {
-    return test::slurp(run.path() / "checkpoints/last/optim.safetensors");
+    return test::content(run.path() / "checkpoints/last/optim.safetensors");
   }
   int64_t lines() const {
     const std::string text = test::slurp(run.path() / "metrics.jsonl");

@@ -34,6 +34,7 @@ class Resnet : public testing::Test {
                                     "--epochs",     "2",
                                     "--lr",         "0.02",
                                     "--threads",    "1",
+                                    "--device",     "cpu",
                                     "--output-dir", folder / "runs",
                                     "--print-freq", "1"};
     all.insert(all.end(), more.begin(), more.end());
@@ -50,7 +51,7 @@ class Resnet : public testing::Test {
     EXPECT_NE(end.err.find(text), std::string::npos) << end.err;
   }
   std::string weights(const std::string& name) const {
-    return slurp(folder / ("runs/" + name + "/checkpoints/last/model.safetensors"));
+    return tarn::test::content(folder / ("runs/" + name + "/checkpoints/last/model.safetensors"));
   }
 
   TempFolder folder;
@@ -188,14 +189,15 @@ TEST_F(Resnet, a_command_line_that_cannot_be_run_ends_with_2) {
 }
 
 TEST_F(Resnet, missing_and_damaged_data_is_named) {
-  expect_error({"--data-path", "mnist:" + folder / "no"}, 1,
+  const auto data = [&](const std::string& path) { return quick({"--data-path", path}); };
+  expect_error(data("mnist:" + folder / "no"), 1,
                "train-images-idx3-ubyte.gz is in " + folder / "no");
-  expect_error({"--data-path", "cifar10:" + folder / "no"}, 1,
+  expect_error(data("cifar10:" + folder / "no"), 1,
                "cannot open " + folder / "no/data_batch_1.bin: No such file or directory");
-  expect_error({"--data-path", "imagefolder:" + folder / "no"}, 1,
+  expect_error(data("imagefolder:" + folder / "no"), 1,
                "cannot read folder " + folder / "no: No such file or directory");
   fs::create_directories(folder / "pictures/empty");
-  expect_error({"--data-path", "imagefolder:" + folder / "pictures"}, 1,
+  expect_error(data("imagefolder:" + folder / "pictures"), 1,
                "class folder " + folder / "pictures/empty holds no pictures");
 
   fs::resize_file(folder / "data/train-images-idx3-ubyte", 1000);
@@ -209,9 +211,9 @@ TEST_F(Resnet, missing_and_damaged_data_is_named) {
     folder.write("cifar/data_batch_" + std::to_string(i) + ".bin", std::string(3073, '\0'));
   }
   folder.write("cifar/test_batch.bin", "\x0b" + std::string(3072, '\0'));
-  expect_error({"--data-path", "cifar10:" + folder / "cifar"}, 1,
+  expect_error(data("cifar10:" + folder / "cifar"), 1,
                "cifar/test_batch.bin: record 0 at offset 0 has label 11; must be 0 to 9");
-  EXPECT_FALSE(fs::exists("runs")) << "a run that cannot start leaves no folder";
+  EXPECT_FALSE(fs::exists(folder / "runs")) << "a run that cannot start leaves no folder";
 }
 
 TEST_F(Resnet, a_picture_that_does_not_decode_is_named_or_left_out) {
