@@ -23,11 +23,10 @@ Adam::Adam(const char* name, const std::vector<ParamGroup<AdamOptions>>& groups,
     : Optimizer({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true), decoupled_(decoupled) {
   for (const auto& group : groups) {
     const AdamOptions& o = group.options;
-    detail::check_option(o.lr >= 0, name, "lr", "at least 0", o.lr);
+    detail::check_not_negative(name,
+                               {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
     detail::check_option(o.beta1 >= 0 && o.beta1 < 1, name, "beta1", "in [0, 1)", o.beta1);
     detail::check_option(o.beta2 >= 0 && o.beta2 < 1, name, "beta2", "in [0, 1)", o.beta2);
-    detail::check_option(o.eps >= 0, name, "eps", "at least 0", o.eps);
-    detail::check_option(o.weight_decay >= 0, name, "weight_decay", "at least 0", o.weight_decay);
     options_.push_back(o);
     add_group(group.params, o.lr);
   }

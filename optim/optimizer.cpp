@@ -51,6 +51,13 @@ void detail::check_option(bool ok, const char* optimizer, const char* name, cons
   TARN_CHECK_AS(ValueError, ok, optimizer, ": ", name, " must be ", rule, "; got ", value);
 }
 
+void detail::check_not_negative(const char* optimizer,
+                                std::initializer_list<std::pair<const char*, double>> options) {
+  for (const auto& [name, value] : options) {
+    check_option(value >= 0, optimizer, name, "at least 0", value);
+  }
+}
+
 void Optimizer::add_group(const std::vector<Tensor>& params, double lr) {
   std::unordered_set<const TensorImpl*> known;
   for (const Tensor* p : all_) known.insert(p->impl().get());
@@ -106,7 +113,7 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::step(double grad_scale) {
-  if (refresh_active() || rebuild_) rebuild_batches();
+  if (refresh_active() || rebuild_ || !batches_fit()) rebuild_batches();
   for (Batch& batch : batches_) {
     collect_gradients(batch);
     ++batch.step;
@@ -136,6 +143,20 @@ bool Optimizer::refresh_active() {
   return changed;
 }
 
+bool Optimizer::batches_fit() const {
+  for (const Batch& b : batches_) {
+    const Tensor& target = b.params[0];
+    if (is_half(target.dtype()) || !(target.device() == param(b.members[0]).device())) return false;
+    for (int s = 0; s < kMaxSlots; ++s) {
+      const std::vector<Tensor>& slot = b.slots[s];
+      if (uses_slot(b.group, s) == slot.empty()) return false;
+      if (slot.empty()) continue;
+      if (slot[0].dtype() != target.dtype() || !(slot[0].device() == target.device())) return false;
+    }
+  }
+  return true;
+}
+
 /// True if the state was made now.
 bool Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& state) {
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
@@ -144,6 +165,14 @@ bool Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& stat
     return empty_strided(param.sizes(), param.strides(),
                          {.dtype = dtype, .device = param.device()});
   };
+  const auto follow = [&](Tensor& x) {  // to where the parameter is now
+    if (!x.defined() || (x.dtype() == dtype && x.device() == param.device())) return;
+    const Tensor moved = like();
+    raw::copy_(moved, x);
+    x = moved;
+  };
+  follow(state.master);
+  for (Tensor& slot : state.slots) follow(slot);
   if (is_half(param.dtype()) && !state.master.defined()) {
     state.master = like();
     raw::copy_(state.master, param);

@@ -6,7 +6,10 @@
 // is f32 or wider always.
 #pragma once
 
+#include <initializer_list>
+#include <iosfwd>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tarn/core/tensor.h"
@@ -101,6 +104,9 @@ class Optimizer {
   };
 
   bool refresh_active();
+  /// False where a batch lacks state that its options ask for now, or its parameters were
+  /// converted.
+  bool batches_fit() const;
   void rebuild_batches();
   bool ensure_state(size_t group, const Tensor& param, ParamState& state);
   void collect_gradients(Batch& batch);
@@ -140,6 +146,9 @@ std::vector<ParamGroup<Options>> decay_groups(
 namespace detail {
 /// Throws ValueError "<optimizer>: <name> must be <rule>; got <value>" unless ok.
 void check_option(bool ok, const char* optimizer, const char* name, const char* rule, double value);
+/// The same for options, by name, that must be at least 0.
+void check_not_negative(const char* optimizer,
+                        std::initializer_list<std::pair<const char*, double>> options);
 }  // namespace detail
 
 }  // namespace tarn::optim

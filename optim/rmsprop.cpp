@@ -13,12 +13,10 @@ RMSprop::RMSprop(const std::vector<ParamGroup<RMSpropOptions>>& groups)
     : Optimizer({"square_avg", "grad_avg", "momentum_buffer"}, true) {
   for (const auto& group : groups) {
     const RMSpropOptions& o = group.options;
-    detail::check_option(o.lr >= 0, "RMSprop", "lr", "at least 0", o.lr);
+    detail::check_not_negative(
+        "RMSprop",
+        {{"lr", o.lr}, {"eps", o.eps}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
     detail::check_option(o.alpha >= 0 && o.alpha <= 1, "RMSprop", "alpha", "in [0, 1]", o.alpha);
-    detail::check_option(o.eps >= 0, "RMSprop", "eps", "at least 0", o.eps);
-    detail::check_option(o.momentum >= 0, "RMSprop", "momentum", "at least 0", o.momentum);
-    detail::check_option(o.weight_decay >= 0, "RMSprop", "weight_decay", "at least 0",
-                         o.weight_decay);
     options_.push_back(o);
     add_group(group.params, o.lr);
   }
@@ -60,10 +58,8 @@ Adagrad::Adagrad(std::vector<Tensor> params, AdagradOptions options)
 Adagrad::Adagrad(const std::vector<ParamGroup<AdagradOptions>>& groups) : Optimizer({"sum"}, true) {
   for (const auto& group : groups) {
     const AdagradOptions& o = group.options;
-    detail::check_option(o.lr >= 0, "Adagrad", "lr", "at least 0", o.lr);
-    detail::check_option(o.eps >= 0, "Adagrad", "eps", "at least 0", o.eps);
-    detail::check_option(o.weight_decay >= 0, "Adagrad", "weight_decay", "at least 0",
-                         o.weight_decay);
+    detail::check_not_negative("Adagrad",
+                               {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
     options_.push_back(o);
     add_group(group.params, o.lr);
   }

@@ -37,17 +37,6 @@ GradScalerOptions checked(const GradScalerOptions& o) {
   return o;
 }
 
-/// The kernels take tensors of one device.
-std::vector<detail::Gradients> gradients_by_device(const char* op, const Optimizer& optimizer) {
-  std::map<std::pair<DeviceType, int>, std::vector<Tensor>> params;
-  for (const Tensor& p : optimizer.params()) {
-    params[{p.device().type, p.device().index}].push_back(p);
-  }
-  std::vector<detail::Gradients> all;
-  for (const auto& item : params) all.emplace_back(op, item.second);
-  return all;
-}
-
 }  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options)
@@ -61,40 +50,37 @@ Tensor GradScaler::scale(const Tensor& loss) const {
 }
 
 // One pass over all gradients: the maximum of |g|, which NaN wins.
-bool GradScaler::find_overflow(const std::vector<detail::Gradients>& gradients) const {
+bool GradScaler::find_overflow(const detail::Gradients& gradients) const {
   const OpScope scope("find_overflow");
   bool found = false;
-  for (const detail::Gradients& g : gradients) {
-    for (double n : g.norms(INFINITY)) found |= !std::isfinite(n);
-  }
+  for (double n : gradients.norms(INFINITY)) found |= !std::isfinite(n);
   return agree_ ? agree_(found) : found;
 }
 
 /// The gradients of an optimizer that may be unscaled now.
-std::vector<detail::Gradients> GradScaler::scaled_gradients(const char* op, Optimizer& optimizer) {
-  const Stage stage = states_[&optimizer].stage;
+detail::Gradients GradScaler::scaled_gradients(const char* op, const Optimizer& optimizer) const {
+  const auto known = states_.find(&optimizer);
+  const Stage stage = known == states_.end() ? Stage::kReady : known->second.stage;
   TARN_CHECK_AS(ValueError, stage != Stage::kUnscaled, op,
                 ": this optimizer's gradients are unscaled already; call update() first");
   TARN_CHECK_AS(ValueError, stage != Stage::kStepped, op,
                 ": this optimizer has stepped already; call ", op,
                 " before step, once per update()");
-  std::vector<detail::Gradients> gradients = gradients_by_device(op, optimizer);
-  for (const detail::Gradients& of_device : gradients) {
-    for (const Tensor& g : of_device.list) {
-      TARN_CHECK_AS(ValueError, g.dtype() != DType::kF16, op,
-                    ": f16 gradients would lose what the scale has kept; got ", g.describe(),
-                    "; keep parameters in f32 under autocast, or only step()");
-    }
+  detail::Gradients gradients(op, optimizer.params());
+  for (const Tensor& g : gradients.list) {
+    TARN_CHECK_AS(ValueError, g.dtype() != DType::kF16, op,
+                  ": f16 gradients would lose what the scale has kept; got ", g.describe(),
+                  "; keep parameters in f32 under autocast, or only step()");
   }
   return gradients;
 }
 
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!options_.enabled) return;
-  const auto gradients = scaled_gradients("unscale_", optimizer);
+  const detail::Gradients gradients = scaled_gradients("unscale_", optimizer);
   OptimizerState& state = states_[&optimizer];
   state.found = find_overflow(gradients);
-  for (const detail::Gradients& g : gradients) g.scale(1 / scale_);
+  gradients.scale(1 / scale_);
   state.stage = Stage::kUnscaled;
 }
 
@@ -103,20 +89,13 @@ double GradScaler::clip_grad_norm_(Optimizer& optimizer, double max_norm) {
   const OpScope scope("unscale_and_clip");
   TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
                 max_norm);
-  const auto gradients = scaled_gradients("clip_grad_norm_", optimizer);
+  const detail::Gradients gradients = scaled_gradients("clip_grad_norm_", optimizer);
   OptimizerState& state = states_[&optimizer];
-  std::vector<double> norms;
-  for (const detail::Gradients& g : gradients) {
-    const std::vector<double> of_device = g.norms(2);
-    norms.insert(norms.end(), of_device.begin(), of_device.end());
-  }
-  const double norm = detail::total_norm(norms, 2) / scale_;
+  const double norm = detail::total_norm(gradients.norms(2), 2) / scale_;
   state.found = !std::isfinite(norm);
   if (agree_) state.found = agree_(state.found);
   state.stage = Stage::kUnscaled;
-  if (state.found) return norm;
-  const double factor = std::min(1.0, max_norm / (norm + 1e-6)) / scale_;
-  for (const detail::Gradients& g : gradients) g.scale(factor);
+  if (!state.found) gradients.scale(std::min(1.0, max_norm / (norm + 1e-6)) / scale_);
   return norm;
 }
 
@@ -129,7 +108,7 @@ bool GradScaler::step(Optimizer& optimizer) {
   TARN_CHECK_AS(ValueError, state.stage != Stage::kStepped,
                 "step: this optimizer has stepped already; call update() first");
   const bool unscaled = state.stage == Stage::kUnscaled;
-  if (!unscaled) state.found = find_overflow(gradients_by_device("step", optimizer));
+  if (!unscaled) state.found = find_overflow({"step", optimizer.params()});
   if (!state.found) optimizer.step(unscaled ? 1 : 1 / scale_);
   state.stage = Stage::kStepped;
   return !state.found;

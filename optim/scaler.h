@@ -85,8 +85,8 @@ class GradScaler {
     bool found = false;  // an infinity or NaN
   };
 
-  std::vector<detail::Gradients> scaled_gradients(const char* op, Optimizer& optimizer);
-  bool find_overflow(const std::vector<detail::Gradients>& gradients) const;
+  detail::Gradients scaled_gradients(const char* op, const Optimizer& optimizer) const;
+  bool find_overflow(const detail::Gradients& gradients) const;
   void shrink();
   void grow();
 

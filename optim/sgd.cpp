@@ -13,9 +13,8 @@ SGD::SGD(const std::vector<ParamGroup<SGDOptions>>& groups)
     : Optimizer({"momentum_buffer"}, false) {
   for (const auto& group : groups) {
     const SGDOptions& o = group.options;
-    detail::check_option(o.lr >= 0, "SGD", "lr", "at least 0", o.lr);
-    detail::check_option(o.momentum >= 0, "SGD", "momentum", "at least 0", o.momentum);
-    detail::check_option(o.weight_decay >= 0, "SGD", "weight_decay", "at least 0", o.weight_decay);
+    detail::check_not_negative(
+        "SGD", {{"lr", o.lr}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
     TARN_CHECK_AS(ValueError, !o.nesterov || (o.momentum > 0 && o.dampening == 0),
                   "SGD: nesterov needs momentum and no dampening; got momentum=", o.momentum,
                   ", dampening=", o.dampening);

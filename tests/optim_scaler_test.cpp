@@ -240,6 +240,7 @@ TEST(GradScaler, half_parameters_step_through_their_master_copy) {
   scaler.scale(sum(w * tensor({0.5, 0.25}).to(DType::kF16))).backward();
   EXPECT_THROWS_WITH(scaler.unscale_(sgd), ValueError,
                      "unscale_: f16 gradients would lose what the scale has kept; got [2] f16");
+  EXPECT_THROWS_WITH(scaler.update(), ValueError, "no optimizer was stepped or unscaled");
   GradScaler fresh({.init_scale = 1024});
   EXPECT_TRUE(fresh.step(sgd));
   EXPECT_EQ(w.to_vector<double>(), (Values{0.5, 1.75}));
