@@ -1,6 +1,6 @@
 // 08_emulator.cu - six wrong kernels, and what the emulator says of each.
 //
-// On a GPU these run without a word and give wrong numbers now and then. In a build with
+// On a GPU most of these run without a word and give wrong numbers now and then. In a build with
 // TARN_CUDA=EMU each stops with one line. Every mistake runs in a process of its own.
 #include <cmath>
 #include <cstdio>
