@@ -306,13 +306,20 @@ bool takes_vectors(int64_t n, std::initializer_list<const Tensor*> tensors) {
   return n % kVecWidth<T> == 0 && all_aligned(tensors);
 }
 
+/// Numbers of a row: kernels count them, and twice as many, in 32 bits.
+int row_length(const char* op, const Tensor& x) {
+  TARN_CHECK_AS(UnsupportedError, x.sizes()[1] < (int64_t{1} << 30), op,
+                ": on cuda a row must have fewer than 2^30 numbers; got x=", x.describe());
+  return static_cast<int>(x.sizes()[1]);
+}
+
 }  // namespace
 
 void layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
                 double eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
                 const Tensor& rstd, Stream stream) {
   const int64_t rows = x.sizes()[0];
-  const int n = static_cast<int>(x.sizes()[1]);
+  const int n = row_length(mean.defined() ? "layer_norm" : "rms_norm", x);
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = compute_t<T>;
@@ -339,7 +346,7 @@ void layer_norm_backward(const Tensor& gy, const Tensor& gsum, const Tensor& x,
                          const Tensor& gx, const Tensor& gweight, const Tensor& gbias,
                          Stream stream) {
   const int64_t rows = x.sizes()[0];
-  const int n = static_cast<int>(x.sizes()[1]);
+  const int n = row_length(mean.defined() ? "layer_norm_backward" : "rms_norm_backward", x);
   visit_floating(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = compute_t<T>;

@@ -32,6 +32,15 @@ struct WideDivisor {
   }
 };
 
+/// Sizes and offsets within an image are 32 bits, and so are sums of two of them.
+inline int pool_size(int64_t n) {
+  TARN_CHECK_AS(UnsupportedError, n >= 0 && n < (int64_t{1} << 30),
+                "pool2d: on cuda sizes, strides, padding and the elements of a row must be below "
+                "2^30; got ",
+                n);
+  return static_cast<int>(n);
+}
+
 /// One axis; see Pool2dOptions.
 struct PoolAxis {
   int in, out, kernel, stride, pad, step;
@@ -41,12 +50,12 @@ struct PoolAxis {
 
   PoolAxis(int64_t in_size, int64_t out_size, int64_t kernel_size, int64_t window_stride,
            int64_t padding, int64_t dilation, bool is_adaptive)
-      : in(static_cast<int>(in_size)),
-        out(static_cast<int>(out_size)),
-        kernel(static_cast<int>(kernel_size)),
-        stride(static_cast<int>(window_stride)),
-        pad(static_cast<int>(padding)),
-        step(is_adaptive ? 1 : static_cast<int>(dilation)),
+      : in(pool_size(in_size)),
+        out(pool_size(out_size)),
+        kernel(pool_size(kernel_size)),
+        stride(pool_size(window_stride)),
+        pad(pool_size(padding)),
+        step(is_adaptive ? 1 : pool_size(dilation)),
         adaptive(is_adaptive),
         by_in(in),
         by_out(out),
@@ -104,7 +113,7 @@ struct PoolShape {
 
   PoolShape(const Tensor& large, const Tensor& small, const Pool2dOptions& o)
       : images(large.sizes()[0]),
-        channels(static_cast<int>(large.sizes()[1])),
+        channels(pool_size(large.sizes()[1])),
         h(large.sizes()[2], small.sizes()[2], o.kernel_h, o.stride_h, o.pad_h, o.dilation_h,
           o.adaptive),
         w(large.sizes()[3], small.sizes()[3], o.kernel_w, o.stride_w, o.pad_w, o.dilation_w,
@@ -136,7 +145,7 @@ struct PoolGrid {
 
   PoolGrid(int64_t row_count, int pixels, int channels, int width)
       : rows(row_count),
-        vectors(pixels * (channels / width)),
+        vectors(pool_size(int64_t{pixels} * (channels / width))),
         tx(static_cast<int>(
             std::bit_ceil(static_cast<unsigned>(std::clamp(vectors, 1, kPoolThreads))))),
         per_pixel(static_cast<uint32_t>(channels / width)) {}

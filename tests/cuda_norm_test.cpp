@@ -1,7 +1,9 @@
 // cuda_norm_test.cpp - batch norm and layer norm on the GPU agree with the CPU.
 #include "gpu_compare.h"
 #include "numeric_tools.h"
+#include "tests_throws.h"
 
+#include "tarn/core/kernels.h"
 #include "tarn/core/raw_norm.h"
 
 namespace tarn {
@@ -266,6 +268,21 @@ TEST(CudaLayerNorm, norms_of_sums_agree_with_the_cpu) {
       }
     }
   }
+}
+
+TEST(CudaLayerNorm, rows_beyond_32_bit_counts_are_refused) {
+  TARN_NEEDS_GPU();
+  const Tensor one = zeros({1}, {.device = kCuda}), none{};
+  const Tensor x = raw::as_strided(one, {1, int64_t{1} << 30}, {0, 0}, 0);  // never read
+  const NormKernels& norm = kernels(kCuda).norm;
+  const Stream stream = current_stream(kCuda);
+  EXPECT_THROWS_WITH(norm.layer_norm(x, none, none, none, kEps, none, x, one, one, stream),
+                     UnsupportedError,
+                     "layer_norm: on cuda a row must have fewer than 2^30 numbers; got x=[1, "
+                     "1073741824] f32 cuda:0");
+  EXPECT_THROWS_WITH(norm.layer_norm_backward(x, none, x, none, none, one, x, none, none, stream),
+                     UnsupportedError,
+                     "rms_norm_backward: on cuda a row must have fewer than 2^30 numbers");
 }
 
 TEST(CudaLayerNorm, nan_stays_in_its_row) {

@@ -1,6 +1,7 @@
 // cuda_pool_test.cpp - pooling on the GPU agrees with the CPU, and gradients are deterministic.
 #include "gpu_compare.h"
 #include "numeric_tools.h"
+#include "tests_throws.h"
 
 #include "tarn/core/raw_pool.h"
 
@@ -104,6 +105,14 @@ TEST(CudaPool, nan_is_the_maximum_and_padding_is_below_minus_infinity) {
     expect_agree(gpu.first, cpu.first, 0, "maxima");
     expect_agree(gpu.second, cpu.second, 0, "places");
   }
+}
+
+TEST(CudaPool, what_needs_more_than_32_bits_is_refused) {
+  TARN_NEEDS_GPU();
+  const Tensor x = zeros({1, 1, 4, 4}, {.device = kCuda});
+  const Pool2dOptions o{.kernel_h = 2, .kernel_w = 2, .stride_h = int64_t{1} << 32};
+  EXPECT_THROWS_WITH(raw::avg_pool2d(x, o, raw::pool2d_sizes("pool", x, o, false)),
+                     UnsupportedError, "must be below 2^30; got 4294967296");
 }
 
 void check_average(const Case& c, DType dtype, MemoryFormat format) {
