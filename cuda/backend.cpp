@@ -58,7 +58,7 @@ class CudaBackend final : public Backend {
 #endif
 
   void* pinned_allocate(size_t bytes) override {
-    set_device(0);  // portable: pinned for every device
+    set_any_device();  // portable: pinned for every device
     void* ptr = nullptr;
     const cudaError_t code = cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable);
     if (code == cudaErrorMemoryAllocation) {

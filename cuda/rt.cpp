@@ -42,6 +42,7 @@ bool ends_the_context(cudaError_t code) {
 }
 
 thread_local int current_device = -1;  // what this thread last set; -1: not known
+std::atomic<int> first_device{-1};     // what the process set first; -1: none yet
 
 std::string kernel_name(const void* kernel) {
   const char* mangled = nullptr;
@@ -144,6 +145,12 @@ void set_device(int index) {
   }
   TARN_CUDA_CALL(cudaSetDevice, index);
   current_device = index;
+  int none = -1;
+  first_device.compare_exchange_strong(none, index);
+}
+
+void set_any_device() {
+  if (current_device < 0) set_device(std::max(0, first_device.load()));
 }
 
 DeviceGuard::DeviceGuard(int index) : previous_(current_device) {
@@ -248,11 +255,6 @@ void read_back(void* to, const void* from, size_t bytes, Stream stream) {
   TARN_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDeviceToHost, raw_stream(stream));
   TARN_CUDA_CALL(cudaStreamSynchronize, raw_stream(stream));
   throw_index_error(stream.device.index);
-}
-
-void upload(void* to, const void* from, size_t bytes, Stream stream) {
-  set_device(stream.device.index);
-  TARN_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, cudaMemcpyHostToDevice, raw_stream(stream));
 }
 
 }  // namespace tarn::cuda

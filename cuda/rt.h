@@ -27,6 +27,9 @@ int device_count();
 
 /// Makes a device current for this thread; costs nothing if it is already.
 void set_device(int index);
+/// Makes some device current, for what belongs to none: this thread's, or the first that the
+/// process used. Making another one current would take hundreds of MB of its memory.
+void set_any_device();
 /// set_device, and back at the end.
 class DeviceGuard {
  public:

@@ -37,7 +37,5 @@ T read_back(const T* from, Stream stream) {
   read_back(&value, from, sizeof(T), stream);
   return value;
 }
-/// Copies from pageable host memory in stream order; the source may be reused at once.
-void upload(void* to, const void* from, size_t bytes, Stream stream);
 
 }  // namespace tarn::cuda

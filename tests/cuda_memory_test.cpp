@@ -1,4 +1,5 @@
 // cuda_memory_test.cpp - copies, pinned memory, memory shared by streams, several devices.
+#include <thread>
 #include <utility>
 
 #include "gpu_tools.h"
@@ -10,6 +11,7 @@
 #include "tarn/core/views.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
+#include "tarn/cuda/rt.h"
 #endif
 
 namespace tarn {
@@ -64,6 +66,19 @@ TEST(CudaMemory, pinned_memory_is_known_kept_and_used_again) {
   EXPECT_EQ(pin_memory(x).data(), first);
   EXPECT_THROWS_WITH(pin_memory(x.to(kCuda)), DeviceError, "expected a tensor on the cpu");
 }
+
+#if defined(TARN_CUDA_EMU)
+TEST(CudaMemory, pinning_stays_on_the_device_in_use) {
+  if (backend(DeviceType::kCUDA).device_count() < 2) GTEST_SKIP() << "needs TARN_EMU_DEVICES=2";
+  int device = -1;
+  std::thread([&device] {
+    ones({2}).to(Device(DeviceType::kCUDA, 1));
+    empty_pinned({int64_t{5} << 20}, DType::kF64);  // more than any test has pinned
+    cudaGetDevice(&device);
+  }).join();
+  EXPECT_EQ(device, 1);
+}
+#endif
 
 TEST(CudaMemory, asynchronous_copies_arrive) {
   TARN_NEEDS_GPU();

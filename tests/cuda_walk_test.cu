@@ -1,4 +1,8 @@
 // cuda_walk_test.cu - offsets in index spaces too large for 32 bits.
+#include <algorithm>
+#include <vector>
+
+#include "tarn/core/factory.h"
 #include "tarn/cuda/launch.h"
 #include "tarn/cuda/long_walk.cuh"
 #include "tarn/cuda/scratch.h"
@@ -19,15 +23,16 @@ void expect_offsets(const Shape& sizes, const Shape& a, const Shape& b) {
   constexpr int kCount = 32;
   const Stream stream = current_stream(kCuda);
   const LongWalk<2> walk(sizes.dim(), sizes.data(), {a.data(), b.data()});
-  int64_t positions[kCount], got[2 * kCount];
+  std::vector<int64_t> positions(kCount);
+  int64_t got[2 * kCount];
   for (int i = 0; i < kCount; ++i) {
     // The ends of the space, and both sides of every carry of the first dimensions.
     const int64_t around = i % 2 == 0 ? sizes[0] * (sizes.numel() / sizes[0] / 17 * (i / 2)) : 0;
     positions[i] = i == 0 ? 0 : i == 1 ? sizes.numel() - 1 : std::max<int64_t>(0, around - i % 3);
   }
-  const Scratch in(sizeof(positions), stream), out(sizeof(got), stream);
-  upload(in.as<int64_t>(), positions, sizeof(positions), stream);
-  launch(find_offsets, 1, kCount, 0, stream, walk, in.as<int64_t>(), out.as<int64_t>());
+  const Tensor in = from_vector(positions, {kCount}, kCuda);
+  const Scratch out(sizeof(got), stream);
+  launch(find_offsets, 1, kCount, 0, stream, walk, in.data<int64_t>(), out.as<int64_t>());
   read_back(got, out.as<int64_t>(), sizeof(got), stream);
   for (int i = 0; i < kCount; ++i) {
     int64_t rest = positions[i], want_a = 0, want_b = 0;
