@@ -77,7 +77,9 @@ void CheckpointManager::save_async(const Checkpoint& checkpoint) {
 bool CheckpointManager::wait_for(double seconds) {
   std::future<void>& writing = background_->writing;
   if (!writing.valid()) return true;
-  if (writing.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready) {
+  constexpr double kMost = 1e9;  // the clock's nanoseconds have 64 bits
+  if (writing.wait_for(std::chrono::duration<double>(std::min(seconds, kMost))) !=
+      std::future_status::ready) {
     return false;
   }
   writing.get();

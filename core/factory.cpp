@@ -117,10 +117,15 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
   TARN_CHECK_AS(ValueError, step.to_double() != 0 && span * step.to_double() >= 0,
                 "arange: step must lead from start to end; got start=", start, ", end=", end,
                 ", step=", step);
-  int64_t n = static_cast<int64_t>(std::ceil(span / step.to_double()));
+  const double count = std::ceil(span / step.to_double());
+  TARN_CHECK_AS(ShapeError, count < 0x1p63,
+                "arange: more elements than 64 bits can count; got start=", start, ", end=", end,
+                ", step=", step);
+  auto n = static_cast<int64_t>(count);
   if (integral) {  // exact beyond 2^53 as well
-    const int64_t s = step.to_int64(), d = end.to_int64() - start.to_int64();
-    n = d / s + (d % s != 0);
+    const __int128 s = step.to_int64(),
+                   d = static_cast<__int128>(end.to_int64()) - start.to_int64();
+    n = static_cast<int64_t>(d / s + (d % s != 0));
   }
   Tensor out = empty({n}, options);
   if (n > 0) TARN_KERNEL(elementwise, arange, out.device(), start, step, out);
@@ -182,9 +187,8 @@ Tensor tensor(std::initializer_list<double> values, const TensorOptions& options
 }
 
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> release) {
-  const int64_t numel = checked_numel("from_blob", sizes);
-  const auto bytes = static_cast<size_t>(numel * item_size(dtype));
-  return Tensor(Storage::wrap(data, bytes, kCPU, std::move(release)), sizes,
+  const int64_t bytes = checked_bytes("from_blob", sizes, checked_numel("from_blob", sizes), dtype);
+  return Tensor(Storage::wrap(data, static_cast<size_t>(bytes), kCPU, std::move(release)), sizes,
                 contiguous_strides(sizes), 0, dtype);
 }
 

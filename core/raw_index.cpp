@@ -29,6 +29,11 @@ Shape with_size(Shape sizes, int dim, int64_t size) {
   return sizes;
 }
 
+/// t, or a copy if it lies in the memory of x, which is about to be written.
+Tensor apart(const Tensor& t, const Tensor& x) {
+  return t.storage() == x.storage() ? clone(t) : t;
+}
+
 void check_dtypes(const char* op, const Tensor& x, const Tensor& src) {
   TARN_CHECK_AS(DTypeError, x.dtype() == src.dtype(), op,
                 ": x and src must have one dtype; got x=", x.describe(), ", src=", src.describe(),
@@ -41,7 +46,7 @@ template <class Write>
 void write_through(const char* op, const Tensor& x, const Tensor& src, bool dense, bool sum,
                    Write write) {
   check_no_internal_overlap(op, x);
-  Tensor source = src.storage() == x.storage() ? clone(src) : src;
+  Tensor source = apart(src, x);
   Tensor target = dense ? contiguous(x) : x;
   if (sum && is_half(x.dtype())) {
     target = to(target, DType::kF32);
@@ -71,7 +76,7 @@ void index_write(ScatterOp mode, const char* op, const Tensor& x, int64_t dim, c
   TARN_CHECK_AS(ShapeError, fits, op, ": src must have x's sizes with index.size(0) at dimension ",
                 d, "; got x=", x.describe(), ", index=", index.describe(),
                 ", src=", src.describe());
-  const Tensor ix = checked_index(op, index, d, whole.sizes()[d]);
+  const Tensor ix = apart(checked_index(op, index, d, whole.sizes()[d]), x);
   write_through(op, x, src, true, mode == ScatterOp::kAdd,
                 [&](const Tensor& target, const Tensor& source) {
                   if (source.numel() == 0) return;
@@ -103,7 +108,7 @@ void scatter_write(ScatterOp mode, const char* op, const Tensor& x, int64_t dim,
   const int d = wrap_dim(op, dim, x.dim());
   check_gather_sizes(op, "x", x, d, index);
   check_gather_sizes(op, "src", src, -1, index);
-  const Tensor ix = at_least_1d(checked_index(op, index, d, at_least_1d(x).sizes()[d]));
+  const Tensor ix = at_least_1d(apart(checked_index(op, index, d, at_least_1d(x).sizes()[d]), x));
   write_through(op, x, src, false, mode == ScatterOp::kAdd,
                 [&](const Tensor& target, Tensor source) {
                   if (ix.numel() == 0) return;

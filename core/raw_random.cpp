@@ -2,6 +2,7 @@
 #include "tarn/core/raw_random.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -64,6 +65,14 @@ std::pair<int64_t, int64_t> integer_range(DType dtype) {
   }
 }
 
+/// The largest finite number of a floating dtype.
+double largest(DType dtype) {
+  return dtype == DType::kF16    ? 65504
+         : dtype == DType::kBF16 ? 0x1.FEp127
+         : dtype == DType::kF32  ? double{FLT_MAX}
+                                 : DBL_MAX;
+}
+
 /// One row of multinomial: n weights to `count` indices.
 void sample_row(const double* weights, int64_t n, int64_t count, bool replacement,
                 const double* uniforms, int64_t* out) {
@@ -120,6 +129,10 @@ void uniform_(const Tensor& x, double low, double high, Generator* generator) {
   TARN_CHECK_AS(ValueError, low <= high && std::isfinite(high - low),
                 "uniform_: low must not exceed high, and both be finite; got low=", low,
                 ", high=", high);
+  const bool fits = std::max(-low, high) <= largest(x.dtype()) &&
+                    high - low <= largest(accumulate_dtype(x.dtype()));
+  TARN_CHECK_AS(ValueError, fits, "uniform_: low, high and their difference must be numbers of ",
+                x.dtype(), "; got low=", low, ", high=", high);
   fill_random("uniform_", x, x.dtype() == DType::kF64, generator,
               [&](const Tensor& out, PhiloxState state) {
                 TARN_KERNEL(random, uniform, out.device(), state, low, high, out);

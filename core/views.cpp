@@ -48,16 +48,21 @@ Shape infer_sizes(const char* op, const Shape& sizes, int64_t numel) {
   Shape out = sizes;
   int unknown = -1;
   int64_t known = 1;
+  bool overflow = false;
   for (int i = 0; i < sizes.dim(); ++i) {
     if (sizes[i] == -1) {
       TARN_CHECK_AS(ShapeError, unknown < 0, op, ": only one size may be -1; got ", sizes);
       unknown = i;
     } else {
       TARN_CHECK_AS(ShapeError, sizes[i] >= 0, op, ": sizes must not be negative; got ", sizes);
-      known = wrapping_mul(known, sizes[i]);
+      overflow |= __builtin_mul_overflow(known, sizes[i], &known);
     }
   }
-  const bool fits = unknown < 0 ? known == numel : known != 0 && numel % known == 0;
+  if (sizes.contains(0)) {  // whatever overflowed before it
+    known = 0;
+    overflow = false;
+  }
+  const bool fits = !overflow && (unknown < 0 ? known == numel : known != 0 && numel % known == 0);
   TARN_CHECK_AS(ShapeError, fits, op, ": sizes must hold exactly ", numel, " elements; got ",
                 sizes);
   if (unknown >= 0) out[unknown] = numel / known;
@@ -170,6 +175,7 @@ Tensor expand(const Tensor& x, const Shape& sizes) {
                   " (dimension ", i, ": ", from, " to ", out[i], ")");
     if (from == out[i]) strides[i] = x.strides()[i - extra];
   }
+  checked_numel("expand", out);
   return make_view(x, out, strides, x.storage_offset());
 }
 
@@ -199,8 +205,8 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t s
   const int64_t stop = std::max(begin, clamp(end));
   Shape sizes = x.sizes(), strides = x.strides();
   const int64_t offset = x.storage_offset() + (stop > begin ? begin * strides[d] : 0);
-  sizes[d] = (stop - begin + step - 1) / step;
-  strides[d] *= step;
+  sizes[d] = stop > begin ? (stop - begin - 1) / step + 1 : 0;
+  if (step <= size) strides[d] *= step;  // else there is no second element, and it might overflow
   return make_view(x, sizes, strides, offset);
 }
 
@@ -225,7 +231,7 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   sizes.push_back(size);
   strides.push_back(x.strides()[d]);
   sizes[d] = (x.sizes()[d] - size) / step + 1;
-  strides[d] *= step;
+  if (step <= x.sizes()[d]) strides[d] *= step;  // as in slice
   return make_view(x, sizes, strides, x.storage_offset());
 }
 
@@ -237,7 +243,9 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
   const int64_t rows = x.sizes()[a] + std::min<int64_t>(offset, 0);
   const int64_t cols = x.sizes()[b] - std::max<int64_t>(offset, 0);
   const int64_t length = std::max<int64_t>(std::min(rows, cols), 0);
-  const int64_t skip = offset >= 0 ? offset * x.strides()[b] : -offset * x.strides()[a];
+  const int64_t skip = length == 0   ? 0
+                       : offset >= 0 ? offset * x.strides()[b]
+                                     : -offset * x.strides()[a];
   Shape sizes = x.sizes(), strides = x.strides();
   const int64_t step = strides[a] + strides[b];
   sizes.erase(std::max(a, b));
@@ -246,7 +254,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
   strides.erase(std::min(a, b));
   sizes.push_back(length);
   strides.push_back(step);
-  return make_view(x, sizes, strides, x.storage_offset() + (length > 0 ? skip : 0));
+  return make_view(x, sizes, strides, x.storage_offset() + skip);
 }
 
 Tensor alias(const Tensor& x) {

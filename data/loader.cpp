@@ -70,7 +70,12 @@ struct Epoch::State {
     if (workers <= 0) return;
     state->slots.resize(static_cast<size_t>(workers * options.prefetch));
     // Each worker keeps the state alive, see finish().
-    for (int64_t i = 0; i < workers; ++i) state->threads.emplace_back([state] { state->work(); });
+    try {
+      for (int64_t i = 0; i < workers; ++i) state->threads.emplace_back([state] { state->work(); });
+    } catch (...) {  // the system has no more threads: those there are must not wait for ever
+      state->finish();
+      throw;
+    }
   }
 
   void work() {
@@ -99,8 +104,9 @@ struct Epoch::State {
     {
       std::unique_lock lock(mutex);
       Slot& slot = slots[static_cast<size_t>(number) % slots.size()];
-      const bool ready = filled.wait_for(lock, std::chrono::duration<double>(options.timeout_s),
-                                         [&] { return slot.ready; });
+      constexpr double kMost = 1e9;  // the clock's nanoseconds have 64 bits
+      const std::chrono::duration<double> limit(std::min(options.timeout_s, kMost));
+      const bool ready = filled.wait_for(lock, limit, [&] { return slot.ready; });
       timed_out = !ready;
       TARN_CHECK(ready, "DataLoader: batch ", number, " of epoch ", key.epoch,
                  " (examples from position ", number * options.batch_size,
@@ -149,7 +155,7 @@ DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
 
 int64_t DataLoader::size() const {
   const int64_t n = sampler_->size(), b = options_.batch_size;
-  return options_.drop_last ? n / b : (n + b - 1) / b;
+  return n / b + (!options_.drop_last && n % b != 0);
 }
 
 int64_t DataLoader::examples() const {

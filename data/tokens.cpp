@@ -120,8 +120,8 @@ void Tokens::copy(int64_t first, int64_t count, int64_t* to) const {
 }
 
 Tokens Tokens::slice(int64_t first, int64_t count) const {
-  TARN_CHECK_AS(IndexError, first >= 0 && count >= 0 && first + count <= size_, "tokens: ", count,
-                " from ", first, " on reach beyond the ", size_, " of ", name_);
+  TARN_CHECK_AS(IndexError, first >= 0 && count >= 0 && first <= size_ && count <= size_ - first,
+                "tokens: ", count, " from ", first, " on reach beyond the ", size_, " of ", name_);
   Tokens part = *this;
   if (wide_) {
     part.wide_ += first;
@@ -133,6 +133,8 @@ Tokens Tokens::slice(int64_t first, int64_t count) const {
 }
 
 void save_llmc_tokens(const std::string& path, std::span<const int32_t> ids) {
+  TARN_CHECK_AS(ValueError, ids.size() <= INT32_MAX, "llm.c token file: ", ids.size(),
+                " ids; the header counts up to ", INT32_MAX);
   check_narrow("llm.c", ids);
   std::array<int32_t, kHeaderBytes / 4> header{kGpt2Magic, kGpt2Version,
                                                static_cast<int32_t>(ids.size())};

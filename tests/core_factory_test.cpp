@@ -44,6 +44,8 @@ TEST(Factory, sizes_are_checked) {
   constexpr int64_t kBig = std::numeric_limits<int64_t>::max() / 2;
   EXPECT_THROWS_WITH(empty({kBig, 3}), ShapeError, "empty: more elements than 64 bits can count");
   EXPECT_THROWS_WITH(empty({kBig}), ShapeError, "empty: more bytes than 64 bits can count");
+  EXPECT_THROWS_WITH(from_blob(nullptr, {kBig}, DType::kF32, {}), ShapeError,
+                     "from_blob: more bytes than 64 bits can count");
   EXPECT_THROWS_WITH(empty_strided({2}, {1, 1}), ShapeError,
                      "empty_strided: as many strides as sizes; got sizes=[2], strides=[1, 1]");
   EXPECT_THROWS_WITH(empty_strided({2}, {-1}), ShapeError,
@@ -87,6 +89,11 @@ TEST(Factory, arange_counts_as_python_does) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EXPECT_THROWS_WITH(arange(0.0, kInf, 1.0, {.dtype = DType::kF32}), ValueError,
                      "arange: start, end and step must be finite");
+  EXPECT_THROWS_WITH(arange(0.0, 1e300, 1.0, {.dtype = DType::kF64}), ShapeError,
+                     "arange: more elements than 64 bits can count");
+  constexpr int64_t kQuarter = int64_t{1} << 62;  // from end to end more than 64 bits hold
+  EXPECT_EQ(arange(-kQuarter, kQuarter, kQuarter).to_vector<int64_t>(),
+            (std::vector<int64_t>{-kQuarter, 0}));
 }
 
 TEST(Factory, linspace_hits_both_ends) {

@@ -278,6 +278,10 @@ TEST(RandomTest, errors_name_what_must_hold) {
                            "uniform_: dtype must be floating; got x=[3] i64");
   expect_error<DTypeError>([&] { raw::normal_(i); }, "normal_: dtype must be floating");
   expect_error<ValueError>([&] { raw::uniform_(x, 2, 1); }, "uniform_: low must not exceed high");
+  expect_error<ValueError>([&] { raw::uniform_(x, -3e38, 3e38); },
+                           "uniform_: low, high and their difference must be numbers of f32");
+  expect_error<ValueError>([&] { raw::uniform_(empty({1}, {.dtype = DType::kF16}), 0, 1e5); },
+                           "must be numbers of f16; got low=0, high=100000");
   expect_error<ValueError>([&] { raw::normal_(x, 0, -1); },
                            "normal_: stddev must not be negative; got -1");
   expect_error<ValueError>([&] { raw::bernoulli_(x, 1.5); },

@@ -1,4 +1,6 @@
 // core_views_test.cpp - views share memory, show the right elements, and refuse what they cannot.
+#include <limits>
+
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
@@ -18,6 +20,8 @@ Tensor counting(const Shape& sizes) {
 Values values(const Tensor& x) {
   return x.to_vector<int64_t>();
 }
+
+constexpr int64_t kHuge = int64_t{1} << 32, kMost = std::numeric_limits<int64_t>::max();
 
 TEST(Views, they_share_storage_and_version) {
   const Tensor x = counting({2, 3});
@@ -68,6 +72,10 @@ TEST(Views, view_names_sizes_that_do_not_fit) {
   EXPECT_THROWS_WITH(raw::view(x, {-6}), ShapeError, "view: sizes must not be negative; got [-6]");
   EXPECT_THROWS_WITH(raw::view(zeros({0}), {-1, 0}), ShapeError,
                      "view: sizes must hold exactly 0 elements; got [-1, 0]");
+  // 2^64 elements, which 64 bits would take for none.
+  EXPECT_THROWS_WITH(raw::view(zeros({0}), {kHuge, kHuge}), ShapeError,
+                     "view: sizes must hold exactly 0 elements");
+  EXPECT_EQ(raw::view(zeros({0}), {kHuge, kHuge, 0}).numel(), 0);
 }
 
 TEST(Views, reshape_copies_only_where_it_must) {
@@ -120,6 +128,8 @@ TEST(Views, expand_stretches_sizes_of_one) {
                      "expand: only sizes of 1 can be stretched; got [4, 1] for [3, 1] i64 cpu "
                      "(dimension 0: 3 to 4)");
   EXPECT_THROWS_WITH(raw::expand(x, {3}), ShapeError, "expand: at least as many sizes");
+  EXPECT_THROWS_WITH(raw::expand(counting({1, 1}), {kHuge, kHuge}), ShapeError,
+                     "expand: more elements than 64 bits can count");
   EXPECT_THROWS_WITH(raw::expand(x, {-1, 3, 1}), ShapeError,
                      "expand: a new leading size must be given; got [-1, 3, 1]");
 }
@@ -131,6 +141,7 @@ TEST(Views, select_and_slice_follow_python) {
   EXPECT_EQ(values(raw::slice(x, 0, -3, -1)), (Values{3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(values(raw::slice(counting({7}), 0, 1, 100, 3)), (Values{1, 4}));
   EXPECT_EQ(raw::slice(x, 0, 3, 1).sizes(), (Shape{0, 3}));
+  EXPECT_EQ(values(raw::slice(x, 0, 1, 4, kMost)), (Values{3, 4, 5}));
   EXPECT_EQ(raw::slice(x, 0, -100, 2).size(0), 2);
   EXPECT_THROWS_WITH(raw::select(x, 0, 4), IndexError,
                      "select: index 4 is out of range for dimension 0 of size 4");
@@ -160,6 +171,7 @@ TEST(Views, unfold_shows_windows) {
   const Tensor w = raw::unfold(counting({7}), 0, 3, 2);
   EXPECT_EQ(w.sizes(), (Shape{3, 3}));
   EXPECT_EQ(values(w), (Values{0, 1, 2, 2, 3, 4, 4, 5, 6}));
+  EXPECT_EQ(values(raw::unfold(counting({7}), 0, 3, kMost)), (Values{0, 1, 2}));
   EXPECT_THROWS_WITH(raw::unfold(counting({2}), 0, 3, 1), ShapeError,
                      "unfold: the window must fit into dimension 0; got size=3 for [2] i64 cpu");
   EXPECT_THROWS_WITH(raw::unfold(counting({2}), 0, 1, 0), ValueError,
@@ -173,6 +185,8 @@ TEST(Views, diagonals_of_any_two_dimensions) {
   EXPECT_EQ(values(raw::diagonal(x, -2, 0, 1)), (Values{8}));
   EXPECT_EQ(raw::diagonal(x, 9, 0, 1).numel(), 0);
   EXPECT_EQ(raw::diagonal(x, -9, 0, 1).numel(), 0);
+  EXPECT_EQ(raw::diagonal(x, kMost, 0, 1).numel(), 0);
+  EXPECT_EQ(raw::diagonal(x, -kMost - 1, 0, 1).numel(), 0);
   EXPECT_EQ(values(raw::diagonal(counting({2, 2, 2}), 0, 0, 2)), (Values{0, 5, 2, 7}));
   EXPECT_THROWS_WITH(raw::diagonal(x, 0, 1, -1), ShapeError,
                      "diagonal: needs two different dimensions; got 1 and -1 for [3, 4] i64 cpu");

@@ -1,6 +1,7 @@
 // data_loader_test.cpp - batches, their order, workers, errors, and leaving early.
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -107,6 +108,12 @@ TEST(DataLoaderTest, splits_an_epoch_into_batches) {
   EXPECT_EQ(all.size(), 3);
   EXPECT_EQ(labels_of(all.epoch(0)), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(labels_of(all.epoch(0, 2)), (std::vector<int>{8, 9}));
+  const DataLoader one(data, {.batch_size = std::numeric_limits<int64_t>::max()});
+  EXPECT_EQ(one.size(), 1);
+  EXPECT_EQ(labels_of(one.epoch(0)).size(), 10u);
+  const DataLoader patient(data,
+                           {.workers = 1, .timeout_s = std::numeric_limits<double>::infinity()});
+  EXPECT_EQ(labels_of(patient.epoch(0)).size(), 10u);
   const DataLoader whole(data, {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(whole.size(), 2);
   EXPECT_EQ(whole.examples(), 8);

@@ -1,5 +1,7 @@
 // data_tokens_test.cpp - token files and windows of tokens.
+#include <limits>
 #include <numeric>
+#include <span>
 
 #include "temp_folder.h"
 #include <gtest/gtest.h>
@@ -80,6 +82,12 @@ TEST(Tokens, ids_that_fit_no_file_are_refused) {
                  "nanoGPT token file: id -1");
   EXPECT_MESSAGE(ValueError, Tokens(Ids{-1}), "must not be negative; got -1");
   EXPECT_MESSAGE(IndexError, Tokens(Ids{1, 2}).slice(1, 2), "2 from 1 on reach beyond the 2");
+  EXPECT_MESSAGE(IndexError, Tokens(Ids{1, 2}).slice(1, std::numeric_limits<int64_t>::max()),
+                 "from 1 on reach beyond the 2");
+  const int32_t first = 0;  // the others are not looked at
+  EXPECT_MESSAGE(ValueError,
+                 save_llmc_tokens(folder / "a", std::span<const int32_t>(&first, size_t{1} << 31)),
+                 "llm.c token file: 2147483648 ids");
 }
 
 TEST(TokenWindows, the_target_is_one_token_further) {

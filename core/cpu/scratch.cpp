@@ -23,14 +23,10 @@ struct Block {
   Block& operator=(const Block&) = delete;
   ~Block() { std::free(data); }
 
-  void release() {
+  void grow(size_t wanted) {
     std::free(data);
     data = nullptr;
     bytes = 0;
-  }
-
-  void grow(size_t wanted) {
-    release();
     // First touch of a 4 KiB page costs some 12 us; of a huge page, little more in total.
     const size_t align = wanted >= kHugePage / 2 ? kHugePage : 4096;
     const size_t size = (wanted + align - 1) / align * align;
@@ -51,10 +47,6 @@ void* scratch(ScratchSlot slot, size_t bytes) {
   Block& block = blocks[static_cast<size_t>(slot)];
   if (block.bytes < bytes || block.data == nullptr) block.grow(bytes > 0 ? bytes : 64);
   return block.data;
-}
-
-void release_scratch() {
-  for (Block& block : blocks) block.release();
 }
 
 }  // namespace tarn::cpu

@@ -11,14 +11,11 @@ enum class ScratchSlot { kBlock, kShared, kLibrary, kPack, kCount };
 
 /// At least `bytes` of 64-byte aligned memory that belongs to the calling thread and this slot
 /// until the thread's next call with the same slot. Contents are unspecified. The block only
-/// grows; it is released when the thread ends or by release_scratch(). Throws std::bad_alloc.
+/// grows; it is released when the thread ends. Throws std::bad_alloc.
 void* scratch(ScratchSlot slot, size_t bytes);
 
 inline float* scratch_floats(ScratchSlot slot, int64_t count) {
   return static_cast<float*>(scratch(slot, static_cast<size_t>(count) * sizeof(float)));
 }
-
-/// Frees the calling thread's blocks.
-void release_scratch();
 
 }  // namespace tarn::cpu
