@@ -37,7 +37,9 @@ char launched, finished;  // for ThreadSanitizer: what orders a kernel and the h
 thread_local bool runs_kernel = false;
 
 std::mt19937& random_order() {
-  static std::mt19937 generator(settings().seed);
+  static unsigned seed = settings().seed;
+  static std::mt19937 generator(seed);
+  if (seed != settings().seed) generator.seed(seed = settings().seed);
   return generator;
 }
 
