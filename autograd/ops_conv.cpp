@@ -79,6 +79,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options) {
+  raw::check_defined("conv1d", "x", x);
+  raw::check_defined("conv1d", "weight", weight);
   TARN_CHECK_AS(ShapeError, (x.dim() == 3 || x.dim() == 2) && weight.dim() == 3,
                 "conv1d: x must be [N, C, L] or [C, L] and weight [K, C/groups, S]; got x=",
                 x.describe(), ", weight=", weight.describe());

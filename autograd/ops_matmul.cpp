@@ -49,6 +49,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
+  raw::check_defined("mm", "a", a);
+  raw::check_defined("mm", "b", b);
   TARN_CHECK_AS(ShapeError, a.dim() == 2 && b.dim() == 2,
                 "mm: both sides must be matrices; got a=", a.describe(), ", b=", b.describe(),
                 "; use matmul");
@@ -56,6 +58,8 @@ Tensor mm(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
+  raw::check_defined("bmm", "a", a);
+  raw::check_defined("bmm", "b", b);
   TARN_CHECK_AS(ShapeError, a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0),
                 "bmm: both sides must be 3-d with equal batches; got a=", a.describe(),
                 ", b=", b.describe(), "; use matmul to broadcast");

@@ -110,6 +110,8 @@ Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
 }
 
 bool equal(const Tensor& a, const Tensor& b) {
+  raw::check_defined("equal", "a", a);
+  raw::check_defined("equal", "b", b);
   if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype()) return false;
   if (a.numel() == 0) return true;
   for (bool same : raw::eq(a, b).to_vector<bool>()) {
@@ -119,6 +121,8 @@ bool equal(const Tensor& a, const Tensor& b) {
 }
 
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
+  raw::check_defined("allclose", "a", a);
+  raw::check_defined("allclose", "b", b);
   if (!(a.sizes() == b.sizes())) return false;
   const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
   for (size_t i = 0; i < x.size(); ++i) {

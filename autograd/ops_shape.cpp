@@ -111,6 +111,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
 }
 
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
+  raw::check_defined("contiguous", "x", x);
   if (x.is_contiguous(format)) return x;
   return record("contiguous", raw::contiguous(x, format), {x}, save(),
                 [](const Saved&, const Tensor& g, Wants) { return Grads(g); });
@@ -120,6 +121,7 @@ Tensor clone(const Tensor& x) {
                 [](const Saved&, const Tensor& g, Wants) { return Grads(g); });
 }
 Tensor to(const Tensor& x, DType dtype) {
+  raw::check_defined("to", "x", x);
   if (x.dtype() == dtype) return x;
   Tensor out = raw::to(x, dtype);
   if (!is_floating(dtype)) return out;
@@ -128,6 +130,7 @@ Tensor to(const Tensor& x, DType dtype) {
   });
 }
 Tensor to(const Tensor& x, Device device) {
+  raw::check_defined("to", "x", x);
   if (x.device() == device) return x;
   return record(
       "to", raw::to(x, device), {x}, save(),

@@ -120,8 +120,8 @@ void Module::CallScope::close() {
   innermost = outer_;
 }
 
-Module::EvalScope::EvalScope(Module& module) {
-  module.apply([&](Module& m) {
+Module::EvalScope::EvalScope(Module& root) {
+  root.apply([&](Module& m) {
     if (m.training_) trained_.push_back(&m);
     m.training_ = false;
   });

@@ -163,7 +163,7 @@ class Module {
   /// mode again that it was in.
   class EvalScope {
    public:
-    explicit EvalScope(Module& module);
+    explicit EvalScope(Module& root);
     ~EvalScope();
     EvalScope(const EvalScope&) = delete;
     EvalScope& operator=(const EvalScope&) = delete;

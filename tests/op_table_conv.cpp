@@ -191,7 +191,12 @@ void add_conv1d(Table& table) {
                  [] {
                    conv1d(zeros({2, 3, 4, 4}), zeros({4, 3, 3}));
                  },
-                 "conv1d: x must be [N, C, L] or [C, L] and weight [K, C/groups, S]"}};
+                 "conv1d: x must be [N, C, L] or [C, L] and weight [K, C/groups, S]"},
+                {"undefined",
+                 [] {
+                   conv1d(Tensor(), zeros({4, 3, 3}));
+                 },
+                 "conv1d: x must be a tensor"}};
   table.add(row);
 }
 

@@ -134,8 +134,11 @@ void add_selection(Table& table) {
                  2);
   row.special = false;
   row.empty.clear();
+  row.errors = {{"undefined", [] { equal(zeros({2}), Tensor()); }, "equal: b must be a tensor"}};
   table.add(row);
   row.name = "allclose";
+  row.errors = {
+      {"undefined", [] { allclose(Tensor(), zeros({2})); }, "allclose: a must be a tensor"}};
   row.fn = call2([as_tensor](const Tensor& a, const Tensor& b) {
     const Tensor x = a.to(DType::kF64);
     const Tensor nan = x * std::nan("");

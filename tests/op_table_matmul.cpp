@@ -113,13 +113,23 @@ void add_products(Table& table) {
                           [] {
                             mm(zeros({2, 2, 2}), zeros({2, 2}));
                           },
-                          "mm: both sides must be matrices; got a=[2, 2, 2] f32 cpu"}}));
+                          "mm: both sides must be matrices; got a=[2, 2, 2] f32 cpu"},
+                         {"undefined",
+                          [] {
+                            mm(Tensor(), zeros({2, 2}));
+                          },
+                          "mm: a must be a tensor"}}));
   table.add(product_row("bmm", bmm, {{{2, 3, 4}, {2, 4, 2}}}, {{{0, 2, 3}, {0, 3, 2}}},
                         {{"batches",
                           [] {
                             bmm(zeros({2, 2, 2}), zeros({3, 2, 2}));
                           },
-                          "bmm: both sides must be 3-d with equal batches"}}));
+                          "bmm: both sides must be 3-d with equal batches"},
+                         {"undefined",
+                          [] {
+                            bmm(zeros({2, 2, 2}), Tensor());
+                          },
+                          "bmm: b must be a tensor"}}));
 }
 
 void add_addmm(Table& table) {

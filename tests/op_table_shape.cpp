@@ -276,8 +276,9 @@ void add_parts(Table& table) {
 void add_copies(Table& table) {
   const auto same = as_sizes([](const Shape& s) { return s; });
   const std::vector<Shape> shapes = {{3, 4}, {}, {2, 3, 2, 2}};
-  table.add(view_row("contiguous", [](const Tensor& x) { return contiguous(x); }, shapes, same, {},
-                     {{0, 3}}));
+  table.add(view_row(
+      "contiguous", [](const Tensor& x) { return contiguous(x); }, shapes, same,
+      {{"undefined", [] { contiguous(Tensor()); }, "contiguous: x must be a tensor"}}, {{0, 3}}));
   table.add(view_row("contiguous/channels_last",
                      [](const Tensor& x) { return contiguous(x, MemoryFormat::kChannelsLast); },
                      {{2, 3, 2, 2}}, same,
@@ -289,12 +290,13 @@ void add_copies(Table& table) {
                      {{0, 3, 2, 2}}));
   table.add(
       view_row("clone", [](const Tensor& x) { return clone(x); }, shapes, same, {}, {{0, 3}}));
-  Row row = view_row("to", [](const Tensor& x) { return to(x, DType::kF64); }, shapes, same, {},
+  Row row = view_row("to", [](const Tensor& x) { return to(x, DType::kF64); }, shapes, same,
+                     {{"undefined", [] { to(Tensor(), DType::kF64); }, "to: x must be a tensor"}},
                      {{0, 3}});
   row.integers = true;
   table.add(row);
-  table.add(view_row(
-      "to/device", [](const Tensor& x) { return to(x, kCPU); }, shapes, same));
+  table.add(view_row("to/device", [](const Tensor& x) { return to(x, kCPU); }, shapes, same,
+                     {{"undefined", [] { to(Tensor(), kCPU); }, "to: x must be a tensor"}}));
   // The gradient of expand: sums over what was stretched.
   row =
       view_row("sum_to_size",
