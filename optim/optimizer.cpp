@@ -115,6 +115,7 @@ void Optimizer::zero_grad() {
 void Optimizer::step(double grad_scale) {
   if (refresh_active() || rebuild_ || !batches_fit()) rebuild_batches();
   for (Batch& batch : batches_) {
+    update_masters(batch);
     collect_gradients(batch);
     ++batch.step;
     update(batch, grad_scale);
@@ -124,6 +125,7 @@ void Optimizer::step(double grad_scale) {
       states_[i].step = batch.step;
       if (states_[i].master.defined()) {
         raw::copy_(param(i), states_[i].master);
+        states_[i].written = param(i).version();
       } else {
         param(i).bump_version();
       }
@@ -176,6 +178,7 @@ bool Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& stat
   if (is_half(param.dtype()) && !state.master.defined()) {
     state.master = like();
     raw::copy_(state.master, param);
+    state.written = param.version();
   }
   bool made = false;
   for (int s = 0; s < kMaxSlots; ++s) {
@@ -217,6 +220,18 @@ void Optimizer::rebuild_batches() {
         if (uses_slot(g, s)) batch->slots[s].push_back(state.slots[s]);
       }
     }
+  }
+}
+
+// What somebody wrote to a parameter since its master was rounded to it. Where it is what it was
+// (averages swapped in and out again), the master keeps its bits.
+void Optimizer::update_masters(const Batch& batch) {
+  for (size_t i : batch.members) {
+    ParamState& state = states_[i];
+    if (!state.master.defined() || state.written == param(i).version()) continue;
+    const Tensor same = raw::eq(raw::to(state.master, param(i).dtype()), param(i));
+    raw::copy_(state.master,
+               raw::where(same, state.master, raw::to(param(i), state.master.dtype())));
   }
 }
 

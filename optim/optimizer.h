@@ -2,8 +2,8 @@
 //
 // An optimizer owns per-parameter state and per-group options. step() updates every parameter that
 // has a gradient, all of a group in one fused pass; a parameter without one (absent, not zero) is
-// left alone together with its state. Half-precision parameters get an f32 master copy, and state
-// is f32 or wider always.
+// left alone together with its state. Half-precision parameters get an f32 master copy, which takes
+// over what others write to them (loaded weights), and state is f32 or wider always.
 #pragma once
 
 #include <initializer_list>
@@ -96,6 +96,8 @@ class Optimizer {
     int64_t step = 0;
     Tensor slots[kMaxSlots];
     Tensor master;  // f32 copy of a half-precision parameter
+    uint32_t written =
+        ~uint32_t{0};  // the parameter's version when it was last equal to the master
   };
   struct Group {
     std::vector<Tensor> params;
@@ -109,6 +111,7 @@ class Optimizer {
   bool batches_fit() const;
   void rebuild_batches();
   bool ensure_state(size_t group, const Tensor& param, ParamState& state);
+  void update_masters(const Batch& batch);
   void collect_gradients(Batch& batch);
   const Tensor& param(size_t index) const { return *all_[index]; }
 

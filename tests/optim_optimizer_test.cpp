@@ -245,6 +245,17 @@ TEST(OptimizerTest, half_parameters_have_f32_masters) {
   EXPECT_EQ(adam.state_dict()["state.0.exp_avg_sq"].dtype(), DType::kF32);
 }
 
+TEST(OptimizerTest, weights_written_between_steps_go_to_their_master) {
+  Tensor p = leaf({1, 1}, DType::kF16);
+  SGD sgd({p}, {.lr = 1e-4});
+  p.set_grad(ones({2}, {.dtype = DType::kF16}));
+  sgd.step();
+  EXPECT_EQ(values(p), (Values{1, 1}));  // 0.9999 in f16
+  p.detach().copy_(tensor({1, 2}));
+  sgd.step();
+  expect_near(sgd.state_dict()["state.0.master_param"], {.9998, 1.9999});
+}
+
 TEST(OptimizerTest, many_sizes_give_the_same_bits_at_any_thread_count) {
   const int before = num_threads();
   Values want;
