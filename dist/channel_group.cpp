@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 
-#include "tarn/dist/fault.h"
 #include "tarn/dist/point_to_point.h"
 
 namespace tarn::dist {
@@ -48,7 +47,6 @@ class ChannelGroup::Job final : public Work {
     link.recorder().changed(sequence_, FlightRecorder::State::kRunning);
     try {
       link.guard(name_, [&] {
-        maybe_fail(link.rank());
         try {
           collectives.run(collective_, sequence_, Clock::now() + link.next_timeout());
         } catch (...) {
@@ -112,11 +110,13 @@ ChannelGroup::ChannelGroup(const char* transport, ChannelFactory factory, int ra
       factory_(std::move(factory)),
       link_(std::make_shared<Link>(factory_(options.name, rank, size, options.start_timeout), rank,
                                    size, options)),
-      collectives_(link_->channel(), rank, size) {
+      collectives_(link_->channel(), rank, size),
+      messages_(std::make_unique<Messages>(link_)) {
   thread_ = std::thread([this] { run(); });
 }
 
 ChannelGroup::~ChannelGroup() {
+  messages_->set_going();  // another rank may have to get one before it comes to a collective
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -145,7 +145,7 @@ void ChannelGroup::run() {
 
 WorkPtr ChannelGroup::submit(Collective c) {
   if (c.kind == CollectiveKind::kSend || c.kind == CollectiveKind::kReceive) {
-    return start_point_to_point(link_, std::move(c));
+    return messages_->start(c);
   }
   std::shared_ptr<Job> job;
   {

@@ -1,7 +1,8 @@
 // channel_group.h - ChannelGroup: a ProcessGroup over any Channel.
 //
 // Each group has one communication thread that runs its collectives in the order of calls, so that
-// they go on while the caller computes. Sends and receives start in the calling thread.
+// they go on while the caller computes. Sends and receives start in the calling thread
+// (point_to_point.h).
 #pragma once
 
 #include <atomic>
@@ -63,6 +64,8 @@ class Link {
   std::string dead_;  // why, once it is
 };
 
+class Messages;  // point_to_point.h
+
 class ChannelGroup final : public ProcessGroup {
  public:
   /// transport: its name, a literal. Uses `factory` for this group's channel and for subgroups'.
@@ -87,6 +90,7 @@ class ChannelGroup final : public ProcessGroup {
   ChannelFactory factory_;
   std::shared_ptr<Link> link_;
   Collectives collectives_;
+  std::unique_ptr<Messages> messages_;
   uint64_t sequence_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -43,6 +43,16 @@ std::string Header::describe() const {
   return text.str();
 }
 
+std::string Header::bytes_of() const {
+  return {reinterpret_cast<const char*>(this), sizeof *this};
+}
+
+Header Header::from_bytes(const std::string& bytes) {
+  Header header{.magic = 0};
+  if (bytes.size() == sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
+  return header;
+}
+
 void Header::check(const Header& theirs, int peer) const {
   if (theirs.magic == magic && theirs.kind == kind && theirs.op == op && theirs.dtype == dtype &&
       theirs.root == root && theirs.sequence == sequence && theirs.total == total &&

@@ -44,6 +44,9 @@ struct Header {
 
   /// "all_reduce #5 of 40 bytes f32 (sum)".
   std::string describe() const;
+  /// For a store, and back; of a wrong number of bytes: a header that check() refuses.
+  std::string bytes_of() const;
+  static Header from_bytes(const std::string& bytes);
   /// Throws PeerError, in the words of the rank that received `theirs` from `peer`.
   void check(const Header& theirs, int peer) const;
 };

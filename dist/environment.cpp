@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 #include <utility>
 
@@ -179,6 +180,15 @@ Environment read_environment(const Lookup& lookup) {
   // A batch script has most of SLURM_* too, but only a step that srun started has a list of nodes.
   if (lookup("SLURM_STEP_NODELIST")) return from_slurm(lookup, "SLURM_STEP_NODELIST");
   return {};
+}
+
+int launched_rank(int rank) {
+  const char* text = std::getenv("RANK");
+  if (!text) return rank;
+  const char* end = text + std::strlen(text);
+  int value = 0;
+  const auto [stop, error] = std::from_chars(text, end, value);
+  return error == std::errc() && stop == end ? value : rank;
 }
 
 Environment read_environment() {

@@ -35,6 +35,10 @@ Environment read_environment(const Lookup& lookup);
 /// From this process's own environment.
 Environment read_environment();
 
+/// The number that the launcher gave this process (RANK): a subgroup numbers its ranks anew. `rank`
+/// where there is none, or no number.
+int launched_rank(int rank);
+
 /// The first host of Slurm's short form: "node[03-05,9],gpu1" -> "node03".
 std::string first_slurm_host(const std::string& list);
 /// The number for one node in Slurm's short form: "2(x3),1", node 3 -> 1. Throws ValueError.

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tarn/core/error.h"
+#include "tarn/dist/environment.h"
 
 namespace tarn::dist {
 namespace {
@@ -73,7 +74,7 @@ void maybe_fail(int rank) {
     const char* text = std::getenv("TARN_FAULT");
     return text ? std::optional<Fault>(parse_fault(text)) : std::nullopt;
   }();
-  if (!fault || fault->rank != rank) return;
+  if (!fault || fault->rank != launched_rank(rank)) return;
   static std::atomic<int64_t> count{0};
   const int64_t number = ++count;
   if (fault->at > 0 ? number != fault->at : number % fault->every != 0) return;

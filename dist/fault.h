@@ -1,6 +1,7 @@
 // fault.h - faults on demand, to see what a job does when a rank fails.
 //
-//   TARN_FAULT="rank=1 at=20 do=kill"       rank 1 dies before its 20th collective (of any group)
+//   TARN_FAULT="rank=1 at=20 do=kill"       rank 1 dies as it calls its 20th collective or message
+//                                           (of any group, over any transport)
 //                          do=exit          ends with exit code 3
 //                          do=hang          stops for ever, as at a breakpoint
 //                          do=delay:500     is 500 ms late
@@ -23,7 +24,8 @@ struct Fault {
 
 /// Reads the form above. Throws ValueError that says what is wrong with it.
 Fault parse_fault(const std::string& text);
-/// Called before each collective of a group whose rank this is: does what TARN_FAULT says.
+/// Called by each call of a collective or message, in the calling thread: does what TARN_FAULT
+/// says. rank: this process's in the group; where the launcher gave it a number, that one counts.
 void maybe_fail(int rank);
 
 }  // namespace tarn::dist

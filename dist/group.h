@@ -35,7 +35,9 @@ struct GroupOptions {
 
 inline constexpr int kMaxTag = 1 << 20;  ///< of send and recv
 
-/// A collective under way. Thread safety: every method may be called from any thread.
+/// A collective or message under way. Whoever lets go of it, or never waits, changes nothing: it
+/// goes on, its tensors stay, and the group ends if it is not done at its limit. Thread safety:
+/// every method may be called from any thread.
 class Work {
  public:
   virtual ~Work() = default;

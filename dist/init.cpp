@@ -53,14 +53,17 @@ Device nccl_device(const Environment& e, Device device) {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> init_process_group(const Environment& e, const InitOptions& options) {
+std::string chosen_transport(const std::string& transport) {
   const char* variable = std::getenv("TARN_DIST_TRANSPORT");
-  const std::string transport =
-      options.transport == "auto" && variable ? variable : options.transport;
+  const std::string chosen = transport == "auto" && variable ? variable : transport;
   TARN_CHECK_AS(
-      ValueError,
-      transport == "auto" || transport == "gloo" || transport == "host" || transport == "nccl",
-      "init_process_group: transport must be auto, host, gloo or nccl; got \"", transport, "\"");
+      ValueError, chosen == "auto" || chosen == "gloo" || chosen == "host" || chosen == "nccl",
+      "init_process_group: transport must be auto, host, gloo or nccl; got \"", chosen, "\"");
+  return chosen;
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const Environment& e, const InitOptions& options) {
+  const std::string transport = chosen_transport(options.transport);
   const bool nccl = transport == "nccl" || (transport == "auto" && options.device.is_cuda());
   const Device device = nccl ? nccl_device(e, options.device) : kCPU;
   GroupOptions group = options.group;

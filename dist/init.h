@@ -30,6 +30,10 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {}
 std::shared_ptr<ProcessGroup> init_process_group(const Environment& environment,
                                                  const InitOptions& options);
 
+/// `transport` of InitOptions, or what TARN_DIST_TRANSPORT has in place of "auto". Throws
+/// ValueError for one that there is not.
+std::string chosen_transport(const std::string& transport);
+
 /// The store that this environment's ranks meet in.
 std::shared_ptr<Store> make_store(const Environment& environment, const InitOptions& options);
 

@@ -170,8 +170,12 @@ std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<Store> store, int 
                 "nccl group: rank ", rank, " is to be on ", options.device, ", but this host has ",
                 devices, devices == 1 ? " GPU" : " GPUs",
                 "; start no more ranks on a host than it has GPUs");
-  const char* variable = std::getenv("TARN_NCCL_BLOCKING_WAIT");
-  if (variable && std::string(variable) == "1") options.blocking_wait = true;
+  const auto is_on = [](const char* name) {
+    const char* variable = std::getenv(name);
+    return variable && std::string(variable) == "1";
+  };
+  options.blocking_wait = options.blocking_wait || is_on("TARN_NCCL_BLOCKING_WAIT");
+  options.check_calls = options.check_calls || is_on("TARN_NCCL_CHECK_CALLS");
   return std::make_shared<NcclGroup>(std::move(store), rank, size, options);
 }
 

@@ -28,6 +28,10 @@ struct NcclOptions {
   std::shared_ptr<ProcessGroup> cpu = nullptr;
   /// wait() keeps the host until the collective is done, and throws what went wrong.
   bool blocking_wait = false;
+  /// Before each collective or message, the ranks compare what they call, through the store. NCCL
+  /// itself mixes up calls that look alike to it, and hangs on others until the limit. For finding
+  /// a fault: each costs a few requests to the store. TARN_NCCL_CHECK_CALLS=1 does the same.
+  bool check_calls = false;
 };
 
 /// Why there is no NCCL here, as one sentence; "" if there is: a build without it, no GPU, no

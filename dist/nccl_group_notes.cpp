@@ -1,7 +1,6 @@
 // nccl_group_notes.cpp - what ranks tell each other beside NCCL when something is wrong.
 #include "tarn/dist/nccl_group_notes.h"
 
-#include <cstring>
 #include <thread>
 
 namespace tarn::dist {
@@ -30,8 +29,7 @@ std::string Notes::key(const std::string& what, int rank) const {
 // of rank 0 is known to have ended, or its host is out of reach.
 void Notes::publish(const std::string& queue, const Header& at, bool ask) {
   try {
-    store_->set(key("at/" + queue, rank_),
-                std::string(reinterpret_cast<const char*>(&at), sizeof at));
+    store_->set(key("at/" + queue, rank_), at.bytes_of());
     if (ask) store_->add(prefix_ + "news", 1);
   } catch (const DistError&) {
   }
@@ -57,10 +55,7 @@ int64_t Notes::news() {
 std::optional<Header> Notes::read(const std::string& queue, int rank) {
   try {
     const auto value = store_->try_get(key("at/" + queue, rank));
-    Header header;
-    if (!value || value->size() != sizeof header) return std::nullopt;
-    std::memcpy(&header, value->data(), sizeof header);
-    return header;
+    return value ? std::optional<Header>(Header::from_bytes(*value)) : std::nullopt;
   } catch (const DistError&) {
     return std::nullopt;
   }

@@ -9,7 +9,6 @@
 #include <pthread.h>
 
 #include "tarn/core/transfer.h"
-#include "tarn/dist/fault.h"
 #include "tarn/dist/nccl_group_calls.h"
 
 namespace tarn::dist {
@@ -127,6 +126,21 @@ void NcclQueue::connect(Clock::time_point deadline) {
   connected_ = true;
 }
 
+// Throws PeerError unless all ranks of the queue are about to call the same.
+void NcclQueue::check_calls(const Header& mine, Clock::time_point deadline) {
+  const std::string prefix = "group " + state_->options.group.name + "/nccl/call/" + name_ + "/";
+  const auto key = [&](uint64_t call, int rank) {
+    return prefix + std::to_string(call) + "/" + std::to_string(rank);
+  };
+  state_->store->set(key(mine.sequence, state_->rank), mine.bytes_of());
+  for (int rank : ranks_) {
+    if (rank == state_->rank) continue;
+    mine.check(Header::from_bytes(await(key(mine.sequence, rank), deadline)), rank);
+  }
+  // All have come here, so all have read the last one.
+  if (mine.sequence > 1) state_->store->erase(key(mine.sequence - 1, state_->rank));
+}
+
 WorkPtr NcclQueue::add(Collective c) {
   for (const auto* tensors : {&c.inputs, &c.outputs}) {
     for (const Tensor& t : *tensors) {
@@ -172,11 +186,11 @@ void NcclQueue::enqueue(const WorkRef& work) {
   running_.push_back(work);
   try {
     state_->check_alive();
-    maybe_fail(state_->rank);
     work->limit_ = state_->next_timeout();
     work->deadline_ = Clock::now() + work->limit_;
     if (name_.empty()) state_->recorder.changed(work->number_, FlightRecorder::State::kRunning);
     if (!connected_) connect(work->deadline_);
+    if (state_->options.check_calls) check_calls(work->header_, work->deadline_);
     const StreamGuard guard(stream_);
     work->ready_.wait(stream_);
     work->start_.record(stream_);

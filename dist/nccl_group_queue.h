@@ -107,6 +107,7 @@ class NcclQueue {
   using WorkRef = std::shared_ptr<NcclWork>;
 
   std::string await(const std::string& key, Clock::time_point deadline);
+  void check_calls(const Header& mine, Clock::time_point deadline);
   void run();
   void enqueue(const WorkRef& work);
   void look();

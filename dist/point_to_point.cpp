@@ -1,37 +1,33 @@
 // point_to_point.cpp - send and recv: a header, the data with it or after it.
 #include "tarn/dist/point_to_point.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
-#include <mutex>
-#include <thread>
-#include <unordered_map>
-#include <vector>
+#include <system_error>
+
+#include <pthread.h>
 
 namespace tarn::dist {
 namespace {
 
-class PointToPoint;
+// Between looks of the watching thread: with nothing under way; at a message that is late although
+// somebody waits for it, whose wait ends by itself.
+constexpr Millis kIdle{3600000}, kLook{50};
 
-// Receives that have been started, by link. Whoever waits for a send sets them going: in a ring
-// where every rank waits for its send first, nobody would take what is sent otherwise.
-struct StartedReceives {
-  std::mutex mutex;
-  std::unordered_map<const Link*, std::vector<std::weak_ptr<PointToPoint>>> by_link;
-};
-StartedReceives& started_receives() {
-  static StartedReceives& all = *new StartedReceives;
-  return all;
-}
+}  // namespace
 
-class PointToPoint final : public Work, public std::enable_shared_from_this<PointToPoint> {
+// One send or receive. Held by its Work, and by Messages until it is over.
+class Message {
  public:
-  PointToPoint(std::shared_ptr<Link> link, Collective c)
+  Message(std::shared_ptr<Link> link, const Collective& c)
       : link_(std::move(link)),
         peer_(c.root),
         sends_(c.kind == CollectiveKind::kSend),
         packed_(sends_ ? c.inputs : c.outputs, sends_),
-        limit_(link_->next_timeout()) {
+        limit_(link_->next_timeout()),
+        deadline_(Clock::now() + limit_) {
     name_ = std::string(kind_name(c.kind)) + " (" + c.describe() + ", tag " +
             std::to_string(c.tag) + ")";
     const Tensor& tensor = (sends_ ? c.inputs : c.outputs)[0];
@@ -47,51 +43,47 @@ class PointToPoint final : public Work, public std::enable_shared_from_this<Poin
     message_.reset(new std::byte[sizeof(Header) + (sends_ ? inlined : kInlineBytes)]);
     link_->guard(name_, [&] { start(inlined); });
   }
-
-  // The transport must not write into tensors that are gone.
-  ~PointToPoint() override {
-    try {
-      wait();
-    } catch (const std::exception&) {  // nobody asked
-    }
+  ~Message() {
     if (thread_.joinable()) thread_.join();
   }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 
-  // To be called once a shared pointer holds it.
-  void note_receive() {
-    if (sends_) return;
-    const std::lock_guard lock(started_receives().mutex);
-    auto& list = started_receives().by_link[link_.get()];
-    std::erase_if(list, [](const auto& w) { return w.expired(); });
-    list.push_back(weak_from_this());
+  bool sends() const { return sends_; }
+  bool over() const { return over_; }
+  Clock::time_point deadline() const { return deadline_; }
+
+  /// Returns when it is over, well or not.
+  void settle() {
+    std::unique_lock lock(mutex_);
+    // Others who ask meanwhile are held by the mutex.
+    if (!over_ && !thread_.joinable()) end(finish());
+    changed_.wait(lock, [&] { return over_.load(); });
   }
 
-  void wait() override {
-    if (sends_) set_receives_going();
-    std::unique_lock lock(mutex_);
-    if (thread_.joinable()) {
-      changed_.wait(lock, [&] { return done_; });
-    } else if (!done_) {
-      // Others who ask meanwhile are held by the mutex.
-      finish_now();
-    }
+  void wait() {
+    settle();
     if (error_) std::rethrow_exception(error_);
   }
 
-  void wait(Millis limit) override {
-    if (sends_) set_receives_going();
+  void wait(Millis limit) {
     std::unique_lock lock(mutex_);
     finish_beside();
-    TARN_CHECK_AS(TimeoutError, changed_.wait_for(lock, limit, [&] { return done_; }), name_,
+    TARN_CHECK_AS(TimeoutError, changed_.wait_for(lock, limit, [&] { return over_.load(); }), name_,
                   ": not done after ", duration_text(limit), "; it goes on");
     if (error_) std::rethrow_exception(error_);
   }
 
-  bool test() override {
+  bool test() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;  // another thread waits for it
-    finish_beside();
-    return done_;
+    if (lock) finish_beside();  // else another thread waits for it
+    return over_;
+  }
+
+  /// After the deadline, when the transport does not wait any more.
+  void end_late() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !over_ && !thread_.joinable()) end(finish());
   }
 
  private:
@@ -116,18 +108,27 @@ class PointToPoint final : public Work, public std::enable_shared_from_this<Poin
     header_.check(theirs, peer_);
   }
 
+  void transfer() {
+    first_->wait(deadline_);
+    if (!sends_) check_header();
+    if (second_) second_->wait(deadline_);
+    if (sends_) return;
+    if (fits() && packed_.bytes() > 0) {
+      std::memcpy(packed_.data(), message_.get() + sizeof(Header), packed_.bytes());
+    }
+    packed_.unpack();
+  }
+
   std::exception_ptr finish() {
     try {
       link_->guard(name_, [&] {
-        const auto deadline = Clock::now() + limit_;
-        first_->wait(deadline);
-        if (!sends_) check_header();
-        if (second_) second_->wait(deadline);
-        if (sends_) return;
-        if (fits() && packed_.bytes() > 0) {
-          std::memcpy(packed_.data(), message_.get() + sizeof(Header), packed_.bytes());
+        try {
+          transfer();
+        } catch (const TimeoutError&) {
+          // The transport says how long it waited, which may be from late on.
+          throw TimeoutError("rank " + std::to_string(peer_) + " did not answer within " +
+                             duration_text(limit_));
         }
-        packed_.unpack();
       });
     } catch (...) {
       return std::current_exception();
@@ -135,35 +136,28 @@ class PointToPoint final : public Work, public std::enable_shared_from_this<Poin
     return nullptr;
   }
 
-  void set_receives_going() {
-    std::vector<std::shared_ptr<PointToPoint>> receives;
-    {
-      const std::lock_guard lock(started_receives().mutex);
-      const auto found = started_receives().by_link.find(link_.get());
-      if (found == started_receives().by_link.end()) return;
-      for (const auto& weak : found->second) {
-        if (auto receive = weak.lock()) receives.push_back(std::move(receive));
-      }
-      started_receives().by_link.erase(found);
-    }
-    for (const auto& receive : receives) receive->test();
-  }
-
-  void finish_now() {
-    error_ = finish();
-    done_ = true;
+  // REQUIRES: the mutex is held, here and below.
+  void end(std::exception_ptr error) {
+    error_ = std::move(error);
+    first_.reset();
+    second_.reset();
+    message_.reset();
+    packed_ = {};  // lets go of the tensors
+    over_ = true;
+    changed_.notify_all();
   }
 
   // A transport can wait but not look: a thread waits, so that this one need not.
   void finish_beside() {
-    if (done_ || thread_.joinable()) return;
-    thread_ = std::thread([this] {
-      const std::exception_ptr error = finish();
-      const std::lock_guard lock(mutex_);
-      error_ = error;
-      done_ = true;
-      changed_.notify_all();
-    });
+    if (over_ || thread_.joinable()) return;
+    try {
+      thread_ = std::thread([this] {
+        std::exception_ptr error = finish();
+        const std::lock_guard lock(mutex_);
+        end(std::move(error));
+      });
+    } catch (const std::system_error&) {  // none to be had: it is looked at when it is late
+    }
   }
 
   std::shared_ptr<Link> link_;
@@ -171,6 +165,7 @@ class PointToPoint final : public Work, public std::enable_shared_from_this<Poin
   bool sends_;
   Packed packed_;
   Millis limit_;
+  Clock::time_point deadline_;  // from the call on, as that of a collective
   std::string name_;
   Header header_;
   uint64_t header_slot_ = 0, data_slot_ = 0;
@@ -178,17 +173,119 @@ class PointToPoint final : public Work, public std::enable_shared_from_this<Poin
   TransferPtr first_, second_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool done_ = false;
+  std::atomic<bool> over_{false};
   std::exception_ptr error_;
   std::thread thread_;
 };
 
+namespace {
+
+// Copies, so that nothing is waited for under the list's mutex.
+PendingMessages::List all_of(PendingMessages& pending) {
+  const std::lock_guard lock(pending.mutex);
+  return pending.messages;
+}
+
+// What a caller has of a message. Letting go of it sets the message going: nobody will wait for it,
+// but the other rank does.
+class Handle final : public Work {
+ public:
+  Handle(std::shared_ptr<Message> message, std::shared_ptr<PendingMessages> pending)
+      : message_(std::move(message)), pending_(std::move(pending)) {}
+  ~Handle() override { message_->test(); }
+
+  void wait() override {
+    set_receives_going();
+    message_->wait();
+  }
+  void wait(Millis limit) override {
+    set_receives_going();
+    message_->wait(limit);
+  }
+  bool test() override { return message_->test(); }
+
+ private:
+  // Whoever waits for a send: in a ring where every rank waits for its send first, nobody would
+  // take what is sent otherwise.
+  void set_receives_going() {
+    if (!message_->sends() || message_->over()) return;
+    for (const auto& other : all_of(*pending_)) {
+      if (!other->sends()) other->test();
+    }
+  }
+
+  std::shared_ptr<Message> message_;
+  std::shared_ptr<PendingMessages> pending_;
+};
+
 }  // namespace
 
-WorkPtr start_point_to_point(std::shared_ptr<Link> link, Collective c) {
-  auto work = std::make_shared<PointToPoint>(std::move(link), std::move(c));
-  work->note_receive();
-  return work;
+Messages::Messages(std::shared_ptr<Link> link)
+    : link_(std::move(link)), pending_(std::make_shared<PendingMessages>()) {}
+
+Messages::~Messages() {
+  set_going();
+  {
+    const std::lock_guard lock(pending_->mutex);
+    stop_ = true;
+  }
+  pending_->changed.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& message : all_of(*pending_)) message->settle();
+  pending_->messages.clear();  // which hold what may hold the list
+}
+
+void Messages::set_going() {
+  for (const auto& message : all_of(*pending_)) message->test();
+}
+
+WorkPtr Messages::start(const Collective& c) {
+  const auto message = std::make_shared<Message>(link_, c);
+  PendingMessages::List over, late;  // go after the lock
+  {
+    const std::lock_guard lock(pending_->mutex);
+    take_late(Clock::time_point::min(), over, late);
+    pending_->messages.push_back(message);
+    if (!thread_.joinable()) thread_ = std::thread([this] { watch(); });
+    if (message->deadline() < next_look_) pending_->changed.notify_all();
+    next_look_ = std::min(next_look_, message->deadline());
+  }
+  return std::make_shared<Handle>(message, pending_);
+}
+
+// Moves what is over from the list, copies what is late at `now`; returns when the next will be.
+// REQUIRES: the list's mutex is held.
+Clock::time_point Messages::take_late(Clock::time_point now, PendingMessages::List& over,
+                                      PendingMessages::List& late) {
+  auto next = Clock::time_point::max();
+  PendingMessages::List& all = pending_->messages;
+  for (auto at = all.begin(); at != all.end();) {
+    const auto message = at++;
+    if ((*message)->over()) {
+      over.splice(over.end(), all, message);
+      continue;
+    }
+    if ((*message)->deadline() <= now) late.push_back(*message);
+    next = std::min(next, (*message)->deadline());
+  }
+  return next;
+}
+
+void Messages::watch() {
+  ::pthread_setname_np(::pthread_self(), "tarn-messages");
+  std::unique_lock lock(pending_->mutex);
+  while (!stop_) {
+    const auto now = Clock::now();
+    PendingMessages::List over, late;
+    next_look_ = std::clamp(take_late(now, over, late), now + kLook, now + kIdle);
+    lock.unlock();
+    over.clear();
+    for (const auto& message : late) message->end_late();
+    late.clear();
+    lock.lock();
+    const auto next = next_look_;  // a message may have come with an earlier limit
+    if (!stop_) pending_->changed.wait_until(lock, next);
+  }
 }
 
 }  // namespace tarn::dist

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tarn/dist/environment.h"
+
 namespace tarn::dist {
 namespace {
 
@@ -58,11 +60,8 @@ void FlightRecorder::write(const std::string& group, int rank, int size,
   for (char& c : name) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
   }
-  // A subgroup numbers its ranks anew: the file has the number that the launcher gave.
-  const char* launched = std::getenv("RANK");
   std::ofstream out(std::filesystem::path(folder) /
-                    ("flight-" + name + "-rank-" +
-                     (launched ? std::string(launched) : std::to_string(rank)) + ".txt"));
+                    ("flight-" + name + "-rank-" + std::to_string(launched_rank(rank)) + ".txt"));
   out << "group " << group << ", rank " << rank << " of " << size << ": " << reason << '\n'
       << text();
 }

@@ -20,9 +20,7 @@ extern char** environ;
 namespace tarn::dist {
 namespace {
 
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
-}
+using test::expect_part;
 
 // What a child does: joins, counts in, then follows TARN_TEST_MODE at the second all_reduce.
 TEST(ChildRank, runs) {
@@ -33,6 +31,9 @@ TEST(ChildRank, runs) {
                                     .start_timeout = Millis(20000)}});
   const Tensor x = full({100000}, 1, test::on(*group));
   group->all_reduce(x)->wait();
+  if (std::getenv("TARN_FAULT") && group->rank() < 2) {  // its message counts as well
+    (group->rank() == 0 ? group->send(x, 1) : group->recv(x, 0))->wait();
+  }
   if (group->rank() == 1) {
     std::this_thread::sleep_for(Millis(50));
     if (std::string(mode) == "kill") raise(SIGKILL);
@@ -78,6 +79,7 @@ std::vector<Death> die(const std::string& transport, const std::string& mode, in
                                           "WORLD_SIZE=3",
                                           "MASTER_ADDR=127.0.0.1",
                                           "MASTER_PORT=" + port};
+    if (mode == "fault") variables.push_back("TARN_FAULT=rank=1 at=3 do=kill");
     std::vector<char*> environment;
     for (char** e = environ; *e; ++e) environment.push_back(*e);
     for (std::string& v : variables) environment.push_back(v.data());
@@ -116,7 +118,7 @@ class DeadRank : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, DeadRank, testing::Values("host", "gloo", "nccl"));
 
 TEST_P(DeadRank, ends_the_others_long_before_the_limit_and_is_named) {
-  for (const char* mode : {"kill", "exit"}) {
+  for (const char* mode : {"kill", "exit", "fault"}) {
     for (const Death& d : die(GetParam(), mode, 20000)) {
       EXPECT_LT(d.ms, 10000) << d.text;
       expect_part(d.text, "all_reduce #2 ([100000] f32, sum) on rank ");

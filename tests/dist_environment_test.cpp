@@ -1,4 +1,5 @@
 // dist_environment_test.cpp - ranks from the variables of torchrun, mpirun and srun.
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -134,6 +135,15 @@ TEST(Environment, contradictions_are_errors) {
                      "RANK must be a number of at least 0; got \"one\"");
   EXPECT_THROWS_WITH(read(with(kTorchrun, "WORLD_SIZE", "0")), ValueError,
                      "WORLD_SIZE must be a number of at least 1; got \"0\"");
+}
+
+TEST(Environment, a_process_keeps_the_number_that_it_was_launched_with) {
+  setenv("RANK", "5", 1);
+  EXPECT_EQ(launched_rank(1), 5);
+  setenv("RANK", "5th", 1);
+  EXPECT_EQ(launched_rank(1), 1);
+  unsetenv("RANK");
+  EXPECT_EQ(launched_rank(1), 1);
 }
 
 TEST(Environment, slurms_short_forms_are_read) {

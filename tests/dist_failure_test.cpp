@@ -1,6 +1,5 @@
 // dist_failure_test.cpp - wrong calls, ranks that are late or leave: no wait without an end, and
 // every error says which rank and which operation. Processes that die: dist_dead_rank_test.cpp.
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 
@@ -15,9 +14,12 @@
 namespace tarn::dist {
 namespace {
 
+using test::error_without_rank_1;
 using test::errors_of;
+using test::expect_part;
 using test::on;
 using test::quick;
+using test::wait_until_done;
 
 // ---- arguments
 
@@ -82,6 +84,14 @@ TEST(GroupInit, a_world_of_one_needs_no_launcher) {
                      "ranks meet at \"env://\" or \"file:///folder\"; got \"tcp://x\"");
 }
 
+TEST(GroupInit, the_environment_chooses_where_the_program_does_not) {
+  setenv("TARN_DIST_TRANSPORT", "gloo", 1);
+  EXPECT_EQ(chosen_transport("auto"), "gloo");
+  EXPECT_EQ(chosen_transport("host"), "host");
+  unsetenv("TARN_DIST_TRANSPORT");
+  EXPECT_EQ(chosen_transport("auto"), "auto");
+}
+
 TEST(GroupInit, a_build_without_gloo_says_so) {
   if (gloo_available()) GTEST_SKIP() << "built with Gloo";
   EXPECT_THROWS_WITH(make_gloo_group(std::make_shared<MemoryStore>(), 0, 1), UnsupportedError,
@@ -116,11 +126,6 @@ TEST(GroupInit, ranks_meet_in_a_folder) {
 
 // ---- ranks that do not agree, are late or leave
 
-// A short limit once the ranks have met and the first collective is through.
-GroupOptions late(Millis limit) {
-  return {.name = "world", .timeout = limit, .start_timeout = Millis(20000)};
-}
-
 class Failure : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -129,10 +134,6 @@ class Failure : public testing::TestWithParam<std::string> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, Failure, testing::Values("local", "host", "gloo", "nccl"));
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
-}
 
 // Whichever rank notices first, both say what both called.
 void expect_difference(const std::string& transport, const test::Body& body, const char* one,
@@ -187,22 +188,12 @@ TEST_P(Failure, different_sizes_dtypes_and_reductions_are_found) {
 }
 
 TEST_P(Failure, a_late_rank_is_named_at_the_limit) {
-  std::atomic<bool> over = false;
-  const auto errors = errors_of(
-      GetParam(), 2,
-      [&](ProcessGroup& g) {
-        g.barrier()->wait();
-        if (g.rank() == 1) {
-          while (!over) std::this_thread::sleep_for(Millis(5));
-          return;
-        }
-        const WorkPtr work = g.all_reduce(zeros({7}, on(g)));
-        while (!work->test()) std::this_thread::sleep_for(Millis(5));
-        over = true;
-        work->wait();
-      },
-      late(Millis(200)));
-  expect_part(errors[0],
+  const std::string error = error_without_rank_1(GetParam(), Millis(200), [](ProcessGroup& g) {
+    const WorkPtr work = g.all_reduce(zeros({7}, on(g)));
+    wait_until_done(*work);
+    work->wait();
+  });
+  expect_part(error,
               "all_reduce #2 ([7] f32, sum) on rank 0 of 2 in group world: rank 1 did not "
               "answer within ");
 }
@@ -223,26 +214,16 @@ TEST_P(Failure, a_rank_that_leaves_ends_the_others_at_once) {
 }
 
 TEST_P(Failure, a_dead_group_says_why) {
-  std::atomic<bool> over = false;
-  const auto errors = errors_of(
-      GetParam(), 2,
-      [&](ProcessGroup& g) {
-        g.barrier()->wait();
-        if (g.rank() == 1) {
-          while (!over) std::this_thread::sleep_for(Millis(5));
-          return;
-        }
-        const WorkPtr first = g.all_reduce(zeros({7}, on(g))), queued = g.barrier();
-        EXPECT_THROW(first->wait(), TimeoutError);
-        over = true;
-        EXPECT_THROWS_WITH(
-            queued->wait(), DistError,
-            "barrier #3 on rank 0 of 2 in group world: the group ended earlier (all_reduce #2");
-        EXPECT_THROWS_WITH((void)g.send(zeros({1}, on(g)), 1), DistError, "make a new one");
-        g.all_reduce(zeros({7}, on(g)))->wait();
-      },
-      late(Millis(100)));
-  expect_part(errors[0],
+  const std::string error = error_without_rank_1(GetParam(), Millis(100), [](ProcessGroup& g) {
+    const WorkPtr first = g.all_reduce(zeros({7}, on(g))), queued = g.barrier();
+    EXPECT_THROW(first->wait(), TimeoutError);
+    EXPECT_THROWS_WITH(
+        queued->wait(), DistError,
+        "barrier #3 on rank 0 of 2 in group world: the group ended earlier (all_reduce #2");
+    EXPECT_THROWS_WITH((void)g.send(zeros({1}, on(g)), 1), DistError, "make a new one");
+    g.all_reduce(zeros({7}, on(g)))->wait();
+  });
+  expect_part(error,
               "all_reduce #4 ([7] f32, sum) on rank 0 of 2 in group world: the group ended earlier "
               "(all_reduce #2 ");
 }
@@ -250,26 +231,41 @@ TEST_P(Failure, a_dead_group_says_why) {
 TEST_P(Failure, what_nobody_waits_for_is_reported_and_ends_the_group_as_well) {
   const tarn::test::TempFolder folder;
   setenv("TARN_FLIGHT_DIR", folder.str().c_str(), 1);
-  std::atomic<bool> over = false;
-  const auto errors = errors_of(
-      GetParam(), 2,
-      [&](ProcessGroup& g) {
-        g.barrier()->wait();
-        if (g.rank() == 1) {
-          while (!over) std::this_thread::sleep_for(Millis(5));
-          return;
-        }
-        const WorkPtr work = g.all_reduce(zeros({7}, on(g)));
-        while (!work->test()) std::this_thread::sleep_for(Millis(5));
-        expect_part(tarn::test::slurp(folder / "flight-world-rank-0.txt"), "\n2\tfailed\t");
-        over = true;
-        g.barrier()->wait();
-      },
-      late(Millis(200)));
+  const std::string error = error_without_rank_1(GetParam(), Millis(200), [&](ProcessGroup& g) {
+    wait_until_done(*g.all_reduce(zeros({7}, on(g))));
+    expect_part(tarn::test::slurp(folder / "flight-world-rank-0.txt"), "\n2\tfailed\t");
+    g.barrier()->wait();
+  });
   unsetenv("TARN_FLIGHT_DIR");
-  expect_part(errors[0],
+  expect_part(error,
               "barrier #3 on rank 0 of 2 in group world: the group ended earlier (all_reduce #2 "
               "([7] f32, sum) on rank 0 of 2 in group world: rank 1 did not answer within ");
+}
+
+// Its Work may be kept or not.
+TEST_P(Failure, a_message_that_nobody_waits_for_is_reported_and_ends_the_group_as_well) {
+  for (const bool sends : {true, false}) {
+    for (const bool kept : {true, false}) {
+      const tarn::test::TempFolder folder;
+      setenv("TARN_FLIGHT_DIR", folder.str().c_str(), 1);
+      const std::string error = error_without_rank_1(GetParam(), Millis(200), [&](ProcessGroup& g) {
+        const Tensor x = zeros({7}, on(g));
+        WorkPtr work = sends ? g.send(x, 1, 3) : g.recv(x, 1, 3);
+        if (!kept) work.reset();
+        const auto limit = Clock::now() + Millis(15000);
+        while (!std::filesystem::exists(folder / "flight-world-rank-0.txt") &&
+               Clock::now() < limit) {
+          std::this_thread::sleep_for(Millis(5));
+        }
+        g.barrier()->wait();
+      });
+      unsetenv("TARN_FLIGHT_DIR");
+      expect_part(error, "barrier #2 on rank 0 of 2 in group world: the group ended earlier (" +
+                             std::string(sends ? "send ([7] f32, to" : "recv ([7] f32, from") +
+                             " rank 1, tag 3) on rank 0 of 2 in group world: rank 1 did not "
+                             "answer within 200 ms");
+    }
+  }
 }
 
 TEST_P(Failure, an_exception_of_one_rank_reaches_the_caller) {

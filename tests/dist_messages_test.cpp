@@ -49,6 +49,22 @@ TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
   });
 }
 
+TEST_P(Messages, go_on_with_their_tensors_if_nobody_keeps_them) {
+  run([](ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
+    for (int64_t n : {int64_t{3}, int64_t{300000}}) {
+      (void)g.send(full({n}, g.rank(), on(g)), right, 7);
+      (void)g.recv(zeros({n}, on(g)), left, 7);
+      const Tensor theirs = zeros({n}, on(g));
+      const WorkPtr sent = g.send(full({n}, g.rank() + 10, on(g)), right, 7);
+      g.recv(theirs, left, 7)->wait();
+      sent->wait();
+      EXPECT_EQ(bits(theirs), bits(full({n}, left + 10))) << "the second";
+    }
+  });
+}
+
 TEST_P(Messages, a_receive_can_be_polled) {
   run([](ProcessGroup& g) {
     const Tensor x = full({3}, g.rank() + 1.0, on(g));

@@ -163,6 +163,35 @@ TEST_F(Nccl, a_work_tells_its_time_when_it_is_done) {
   });
 }
 
+// ---- calls compared
+
+// To NCCL both are the sum of one i32.
+TEST_F(Nccl, calls_that_look_alike_to_it_are_told_apart_if_asked_for) {
+  setenv("TARN_NCCL_CHECK_CALLS", "1", 1);
+  const auto errors = test::errors_of("nccl", 2, [](ProcessGroup& g) {
+    const Tensor x = full({3}, g.rank(), on(g));
+    g.all_reduce(x)->wait();
+    (g.rank() == 0 ? g.send(x, 1) : g.recv(x, 0))->wait();
+    EXPECT_EQ(x.to_vector<double>(), std::vector<double>(3, 1.0));
+    (g.rank() == 0 ? g.barrier() : g.all_reduce(zeros({1}, on(g, DType::kI32))))->wait();
+  });
+  unsetenv("TARN_NCCL_CHECK_CALLS");
+  for (const std::string& error : errors) {
+    test::expect_part(error, " barrier #2");
+    test::expect_part(error, " all_reduce #2 of 4 bytes i32 (sum)");
+  }
+}
+
+TEST_F(Nccl, a_rank_without_the_call_to_compare_is_named) {
+  setenv("TARN_NCCL_CHECK_CALLS", "1", 1);
+  const std::string error = test::error_without_rank_1(
+      "nccl", Millis(300), [](ProcessGroup& g) { g.all_reduce(zeros({7}, on(g)))->wait(); });
+  unsetenv("TARN_NCCL_CHECK_CALLS");
+  test::expect_part(error,
+                    "all_reduce #2 ([7] f32, sum) on rank 0 of 2 in group world: rank 1 did not "
+                    "answer within 300 ms");
+}
+
 // ---- what trains on it
 
 Tensor random_of(const Shape& sizes, unsigned seed) {

@@ -2,6 +2,7 @@
 // own over NCCL.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -91,6 +92,45 @@ inline std::vector<std::string> errors_of(const std::string& transport, int size
       },
       options);
   return errors;
+}
+
+/// A short limit once the ranks have met and the first collective is through.
+inline GroupOptions late(Millis limit) {
+  return {.name = "world", .timeout = limit, .start_timeout = Millis(20000)};
+}
+
+/// What rank 0 of two throws: both meet in a barrier, then rank 0 runs `body`, and rank 1 calls
+/// nothing until that has ended.
+inline std::string error_without_rank_1(const std::string& transport, Millis limit,
+                                        const Body& body) {
+  std::atomic<bool> over = false;
+  struct End {
+    std::atomic<bool>& over;
+    bool mine;
+    ~End() {
+      if (mine) over = true;
+    }
+  };
+  const auto errors = errors_of(
+      transport, 2,
+      [&](ProcessGroup& g) {
+        const End end{over, g.rank() == 0};
+        g.barrier()->wait();
+        if (g.rank() == 0) return body(g);
+        while (!over) std::this_thread::sleep_for(Millis(5));
+      },
+      late(limit));
+  EXPECT_EQ(errors[1], "");
+  return errors[0];
+}
+
+inline void wait_until_done(Work& work) {
+  while (!work.test()) std::this_thread::sleep_for(Millis(5));
+}
+
+/// The text holds this part.
+inline void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "got: " << text << "\nwanted: " << part;
 }
 
 /// The bytes of a tensor, row-major: equal means equal bit for bit.
