@@ -11,6 +11,7 @@ Join::Join(DistributedDataParallel& ddp, JoinOptions options)
     : ddp_(ddp), options_(options), active_(ddp.group_.size()) {
   TARN_CHECK_AS(ValueError, !ddp.join_, "join: this ddp has one already; end it first");
   ddp_.join_ = this;
+  ddp_.steps_ = 0;  // an earlier one may have ended in the middle
   ddp_.reducer_.set_before_reduce([this] { return before_backward(); });
 }
 
@@ -23,6 +24,8 @@ void Join::detach() {
   ddp_.join_ = nullptr;
   ddp_.reducer_.set_before_reduce(nullptr);
   ddp_.reducer_.set_root(0);
+  ddp_.reducer_.set_complete(true);
+  ddp_.steps_ = 0;  // ranks with fewer batches have counted fewer
 }
 
 Join::Event Join::exchange(Event mine) {
@@ -41,6 +44,7 @@ Join::Event Join::exchange(Event mine) {
                 ranks_text(going));
   root_ = going[0];
   ddp_.reducer_.set_root(root_);
+  ddp_.reducer_.set_complete(complete());
   const auto event = static_cast<Event>(all.data<int64_t>()[root_]);
   for (const int r : going) {
     TARN_CHECK_AS(DistError, all.data<int64_t>()[r] == event, "join: rank ", r, " begins a ",

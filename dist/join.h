@@ -24,8 +24,10 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
-/// All ranks make one, at the same point. Other collectives in the loop (SyncBatchNorm, sums of
-/// losses) are not answered. Not thread-safe.
+/// All ranks make one, at the same point; it begins and ends a count of steps of its own for
+/// DdpOptions::check_every, whose checks pause while a rank has finished. With static_graph, the
+/// parameters are those of the first backward in which no rank had finished. Other collectives in
+/// the loop (SyncBatchNorm, sums of losses) are not answered. Not thread-safe.
 class Join {
  public:
   explicit Join(DistributedDataParallel& ddp, JoinOptions options = {});

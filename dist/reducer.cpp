@@ -205,7 +205,7 @@ void Reducer::agree_on_use() {
   }
   group_.all_reduce(used, ReduceOp::kMax)->wait();
   for (size_t i = 0; i < params_.size(); ++i) params_[i].used = used.data<uint8_t>()[i] > 0;
-  graph_known_ = true;
+  graph_known_ = complete_;
 }
 
 // A parameter without a gradient in this backward counts as zeros, or as what earlier backwards

@@ -83,6 +83,9 @@ class Reducer {
   void set_before_reduce(std::function<double()> call) { before_reduce_ = std::move(call); }
   /// The rank whose order of arrival the buckets take.
   void set_root(int rank) { root_ = rank; }
+  /// Whether all ranks have a backward of their own. While some only shadow, static_graph learns
+  /// nothing: they cannot say what they use.
+  void set_complete(bool complete) { complete_ = complete; }
   /// Takes part in a backward of the other ranks, to which this one adds zeros. Drops this rank's
   /// gradients.
   void shadow();
@@ -132,7 +135,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<size_t> arrival_;  // order of the first backward
   size_t next_ = 0;              // bucket to be launched
-  bool sync_ = true, rebuilt_ = false, graph_known_ = false;
+  bool sync_ = true, rebuilt_ = false, graph_known_ = false, complete_ = true;
   int root_ = 0;
   double factor_ = 1;  // of the averages of this backward
   Clock::time_point start_;

@@ -143,6 +143,28 @@ TEST(Join, a_rank_without_any_batch_gets_the_model_of_the_others) {
   });
 }
 
+TEST(Join, steps_between_checks_are_counted_anew) {
+  run_local(kRanks, [](ProcessGroup& group) {
+    Net net;
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = false, .check_every = 2});
+    optim::SGD sgd(net.parameters(), {.lr = 0.1});
+    const auto train = [&](int steps) {
+      for (int step = 0; step < steps; ++step) {
+        sgd.zero_grad();
+        loss_of(net, batch_of(group.rank(), step)).backward();
+        sgd.step();
+      }
+    };
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      Join join(ddp);
+      train(kBatches[group.rank()]);
+      join.finish();
+    }
+    train(4);
+    ddp.check_replicas();
+  });
+}
+
 TEST(Join, an_early_end_can_be_an_error_on_all_ranks) {
   const auto errors = test::errors_of("local", kRanks, [](ProcessGroup& group) {
     Net net;
@@ -202,6 +224,28 @@ TEST(StaticGraph, what_the_first_backward_left_out_is_not_waited_for) {
     for (int step = 0; step < 3; ++step) {
       net.zero_grad();
       loss_of(net, batch_of(group.rank(), step)).backward();
+      EXPECT_FALSE(net.side.weight.grad().defined()) << "nobody used it";
+    }
+  });
+}
+
+TEST(StaticGraph, is_learned_when_every_rank_has_a_backward_of_its_own) {
+  run_local(2, [](ProcessGroup& group) {
+    Net net;
+    DistributedDataParallel ddp(net, group, {.static_graph = true});
+    net.use_side = false;
+    {
+      Join join(ddp);
+      for (int step = 0; step < 2 * group.rank(); ++step) {
+        net.zero_grad();
+        loss_of(net, batch_of(1, step)).backward();
+      }
+      join.finish();
+    }
+    for (int step = 0; step < 3; ++step) {
+      net.zero_grad();
+      loss_of(net, batch_of(group.rank(), step)).backward();
+      EXPECT_TRUE(net.in.weight.grad().defined());
       EXPECT_FALSE(net.side.weight.grad().defined()) << "nobody used it";
     }
   });
