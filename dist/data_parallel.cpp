@@ -7,10 +7,10 @@
 #include <exception>
 #include <thread>
 
-#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/thread_modes.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/random.h"
 #include "tarn/core/raw_elementwise.h"
@@ -79,6 +79,7 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices,
     }
     r.params = values_of(r.module->named_parameters());
     r.buffers = values_of(r.module->named_buffers());
+    r.copied.resize(r.params.size() + r.buffers.size());
     for (Tensor& p : r.params) {
       if (i == 0) break;
       p.set_requires_grad();  // hooks stay, also where it is frozen for a while
@@ -106,6 +107,17 @@ std::vector<int64_t> DataParallel::cut(int64_t rows, int64_t devices,
   return counts;
 }
 
+// Only if one of the two was written to: an earlier forward may wait for its backward, which needs
+// the replica's values as they were.
+void DataParallel::refresh(const Tensor& to, const Tensor& from, Versions& last) {
+  const auto versions = [&] {
+    return Versions{from.storage().get(), from.version(), to.version()};
+  };
+  if (last == versions()) return;
+  raw::copy_(to, from);
+  last = versions();
+}
+
 // What changed in the master since: values, frozen or not, training or not.
 void DataParallel::copy_values() {
   const auto start = Clock::now();
@@ -114,28 +126,30 @@ void DataParallel::copy_values() {
     replica.module->train(module_.training());
     for (size_t i = 0; i < replica.params.size(); ++i) {
       const Tensor& from = replicas_[0].params[i];
-      raw::copy_(replica.params[i], from);
+      refresh(replica.params[i], from, replica.copied[i]);
+      if (pass_.expired()) replica.params[i].zero_grad();  // of a backward that threw
       if (replica.params[i].requires_grad() != from.requires_grad()) {
         replica.params[i].set_requires_grad(from.requires_grad());
       }
     }
     for (size_t i = 0; i < replica.buffers.size(); ++i) {
-      raw::copy_(replica.buffers[i], replicas_[0].buffers[i]);
+      refresh(replica.buffers[i], replicas_[0].buffers[i],
+              replica.copied[replica.params.size() + i]);
     }
   }
   copy_seconds_ = seconds_since(start);
 }
 
 void DataParallel::gradient_arrived() {
-  if (asked_) return;
-  asked_ = true;
-  on_backward_end([this] { add_gradients(); });
+  if (!pass_.expired()) return;
+  const auto pass = std::make_shared<int>(0);
+  on_backward_end([this, pass] { add_gradients(); });
+  pass_ = pass;
 }
 
 // Into the master's, in the order of devices.
 void DataParallel::add_gradients() {
   const auto start = Clock::now();
-  asked_ = false;
   for (size_t r = 1; r < replicas_.size(); ++r) {
     for (size_t i = 0; i < replicas_[r].params.size(); ++i) {
       Tensor& from = replicas_[r].params[i];
@@ -164,11 +178,8 @@ void DataParallel::run_replicas(const Call& call, const std::vector<std::vector<
   std::vector<std::exception_ptr> errors(replicas_.size());
   std::vector<double> seconds(replicas_.size());
   const bool recording = grad_enabled();
-  const AutocastState autocast = autocast_state();
   const auto run = [&](size_t r) {
     try {
-      const GradModeGuard guard(recording);
-      const AutocastGuard casts(autocast);
       const auto start = Clock::now();
       results[r] = call(*replicas_[r].module, parts[r]);
       if (balancer_) synchronize(replicas_[r].device);
@@ -177,12 +188,18 @@ void DataParallel::run_replicas(const Call& call, const std::vector<std::vector<
       errors[r] = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
+  const ThreadModes modes = thread_modes();
+  const auto run_there = [&](size_t r, Stream stream) {
+    const ThreadModesGuard guard(modes);
+    const StreamGuard current(stream);
+    run(r);
+  };
+  std::vector<std::jthread> threads;
   for (size_t r = 1; r < replicas_.size(); ++r) {
-    if (rows_[r] > 0) threads.emplace_back(run, r);
+    if (rows_[r] > 0) threads.emplace_back(run_there, r, current_stream(replicas_[r].device));
   }
   if (rows_[0] > 0) run(0);
-  for (std::thread& t : threads) t.join();
+  threads.clear();  // joins
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }

@@ -4,11 +4,11 @@
 //   DataParallel parallel(net, {cuda0, cuda1}, [] { return std::make_unique<Net>(); });
 //   loss_of(parallel(x), target).backward();                   // gradients arrive in net
 //
-// Each forward copies the master's values to the replicas, cuts x by rows, runs the replicas in
-// threads of their own and joins their results on devices[0]; so the loss is that of the whole
-// batch however it was cut. Every step moves all parameters, and the master's device holds the
-// joined results as well: DistributedDataParallel with a process per device is faster and evener in
-// memory. This is for the case that there must be one process.
+// Each forward copies what changed of the master's values to the replicas, cuts x by rows, runs the
+// replicas in threads of their own and joins their results on devices[0]; so the loss is that of
+// the whole batch however it was cut. Every step moves all parameters, and the master's device
+// holds the joined results as well: DistributedDataParallel with a process per device is faster and
+// evener in memory. This is for the case that there must be one process.
 //
 // A loss that is computed by the replicas leaves less to devices[0] than their results would:
 //   parallel.mean_of([](nn::Module& net, std::span<const Tensor> part) {
@@ -16,6 +16,7 @@
 //   }, {x, target}).backward();
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,8 +28,9 @@
 
 namespace tarn::dist {
 
-/// Random layers draw from the one default generator in the order in which the replicas come to it,
-/// so dropout differs from run to run. Not thread-safe.
+/// The replicas' threads have the caller's modes (thread_modes.h) and current streams. Random
+/// layers draw from the one default generator in the order in which the replicas come to it, so
+/// dropout differs from run to run. Not thread-safe.
 class DataParallel {
  public:
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
@@ -46,7 +48,8 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
 
   /// x: [N, ...] on any device. Returns [N, ...] on devices[0]. Training mode follows the module's.
-  /// Buffers that a forward moves (running statistics) are those of devices[0]'s rows. Throws what
+  /// Values that were written through data() are seen after bump_version() only. Buffers that a
+  /// forward moves (running statistics) are those of devices[0]'s rows. Throws what
   /// the first of the replicas throws.
   Tensor operator()(const Tensor& x);
   /// The same for any call and several inputs, all [N, ...], which are cut alike. Scalars come back
@@ -66,11 +69,18 @@ class DataParallel {
   static std::vector<int64_t> cut(int64_t rows, int64_t devices, const std::vector<double>& shares);
 
  private:
+  // Of the master's tensor and the replica's after a copy; none: not copied yet.
+  struct Versions {
+    const Storage* storage = nullptr;  // the master's, which may get another
+    uint32_t master = 0, replica = 0;
+    bool operator==(const Versions&) const = default;
+  };
   struct Replica {
     nn::Module* module = nullptr;
     std::unique_ptr<nn::Module> own;  // none for the master
     Device device;
     std::vector<Tensor> params, buffers;
+    std::vector<Versions> copied;  // of params, then buffers
   };
 
   std::vector<int64_t> share_out(int64_t rows) const;
@@ -78,6 +88,7 @@ class DataParallel {
   void run_replicas(const Call& call, const std::vector<std::vector<Tensor>>& parts,
                     std::vector<Tensor>& results);
   void copy_values();
+  static void refresh(const Tensor& to, const Tensor& from, Versions& last);
   void gradient_arrived();
   void add_gradients();
 
@@ -87,7 +98,7 @@ class DataParallel {
   std::optional<Balancer> balancer_;
   std::vector<int64_t> rows_;
   double copy_seconds_ = 0;
-  bool asked_ = false;  // for the end of the backward under way
+  std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
 };
 
 }  // namespace tarn::dist

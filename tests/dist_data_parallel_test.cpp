@@ -1,9 +1,15 @@
 // dist_data_parallel_test.cpp - replicas on several devices compute what one computes.
+#include <any>
+#include <atomic>
 #include <random>
+#include <set>
+#include <thread>
 
+#include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/random.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/dist/data_parallel.h"
@@ -100,6 +106,40 @@ TEST(DataParallel, gradients_add_up_until_they_are_dropped) {
   EXPECT_TRUE(net.last.weight.grad().defined());
 }
 
+// The second forward leaves the replicas as the first one's backward needs them.
+TEST(DataParallel, several_forwards_before_one_backward_add_up) {
+  Net alone, master;
+  DataParallel parallel(master, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  const auto backward = [](auto& net) {
+    const Tensor y = net(input(6, 5)), z = net(input(9, 5));
+    (sum(y * y) + sum(z * z)).backward();
+  };
+  backward(alone);
+  backward(parallel);
+  const auto p = alone.parameters(), q = master.parameters();
+  for (size_t i = 0; i < p.size(); ++i) {
+    const auto a = p[i].grad().to_vector<double>(), b = q[i].grad().to_vector<double>();
+    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], 1e-4);
+  }
+}
+
+TEST(DataParallel, a_backward_that_throws_leaves_nothing_behind) {
+  Net net;
+  DataParallel parallel(net, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+  const auto gradient = [&] {
+    net.zero_grad();
+    sum(parallel(input(6, 5))).backward();
+    return net.last.weight.grad().to_vector<double>();
+  };
+  const auto wanted = gradient();
+  Tensor x = input(6, 5);
+  x.set_requires_grad();
+  x.register_post_accumulate_grad_hook([](const Tensor&) { throw ValueError("enough"); });
+  const Tensor y = sum(parallel(x));
+  EXPECT_ANY_THROW(y.backward());
+  EXPECT_EQ(gradient(), wanted);
+}
+
 // One process, 4 devices, 9 rows.
 TEST(DataParallel, several_inputs_are_cut_alike_and_losses_weighed_by_rows) {
   Net alone, master;
@@ -142,6 +182,36 @@ TEST(DataParallel, replicas_compute_in_the_callers_modes) {
   {
     const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
     EXPECT_EQ(parallel(input(6, 5)).dtype(), DType::kBF16);
+  }
+  {
+    std::set<std::thread::id> threads;  // that kept something
+    const SavedTensorHooks hooks(
+        [&](const Tensor& x) {
+          threads.insert(std::this_thread::get_id());
+          return std::any(x);
+        },
+        [](const std::any& x) { return std::any_cast<Tensor>(x); });
+    sum(parallel(input(6, 5))).backward();
+    EXPECT_EQ(threads.size(), 2u);
+  }
+  std::atomic<int> right = 0;
+  const auto count = [&](bool (*is_right)()) {
+    right = 0;
+    parallel.apply(
+        [&](nn::Module& replica, std::span<const Tensor> part) {
+          right += is_right();
+          return replica(part[0]);
+        },
+        {input(6, 5)});
+    return right.load();
+  };
+  {
+    const AnomalyGuard anomaly;
+    EXPECT_EQ(count(anomaly_enabled), 2);
+  }
+  {
+    const InferenceModeGuard inference;
+    EXPECT_EQ(count(inference_mode_enabled), 2);
   }
   const NoGradGuard no_grad;
   EXPECT_FALSE(parallel(input(6, 5)).requires_grad());
