@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -67,12 +68,17 @@ Memory& memory_of(std::map<int, Memory>& memories, const GradBucket& bucket, con
   return memory;
 }
 
+// What is not finite is as large as can be, so that the numbers have an order.
+float size_of(float x) {
+  return std::isfinite(x) ? std::abs(x) : std::numeric_limits<float>::infinity();
+}
+
 // The k indices with the largest |x|, ascending; of equals the first.
 std::vector<int64_t> largest(const float* x, int64_t n, int64_t k) {
   std::vector<int64_t> index(static_cast<size_t>(n));
   std::iota(index.begin(), index.end(), int64_t{0});
   std::nth_element(index.begin(), index.begin() + (k - 1), index.end(), [x](int64_t a, int64_t b) {
-    const float u = std::abs(x[a]), v = std::abs(x[b]);
+    const float u = size_of(x[a]), v = size_of(x[b]);
     return u != v ? u > v : a < b;
   });
   index.resize(static_cast<size_t>(k));
@@ -91,6 +97,9 @@ WorkPtr send_largest(ProcessGroup& group, const GradBucket& bucket, Memory& memo
     float& from = left[chosen[static_cast<size_t>(i)]];
     value.data<float>()[i] = std::exchange(from, 0.f);
   }
+  // An overflow is told once; kept, it would come back in every later step.
+  std::replace_if(
+      left, left + n, [](float v) { return !std::isfinite(v); }, 0.f);
   const Tensor indices = empty({W, k}, {.dtype = DType::kI64}), values = empty({W, k});
   std::vector<WorkPtr> works = {group.all_gather(indices, index), group.all_gather(values, value)};
   const auto finish = [flat = bucket.flat, indices, values, W, k] {
@@ -103,6 +112,12 @@ WorkPtr send_largest(ProcessGroup& group, const GradBucket& bucket, Memory& memo
     raw::copy_(flat, sum);
   };
   return std::make_shared<Finishing>(std::move(works), finish);
+}
+
+bool all_finite(const Tensor& x) {
+  const Tensor host = raw::contiguous(raw::to(x, kCPU));
+  const float* values = host.data<float>();
+  return std::all_of(values, values + host.numel(), [](float v) { return std::isfinite(v); });
 }
 
 // Columns made orthonormal (Gram-Schmidt, twice for accuracy); a column without a rest becomes
@@ -183,6 +198,14 @@ struct PowerStep {
   }
 
   void finish(ProcessGroup& group) {
+    // An overflow of any rank is in the average of P on all. They pass it on, and remember nothing
+    // of it: neither error nor guess would recover.
+    std::erase_if(matrices, [](const Matrix& x) {
+      if (all_finite(x.p)) return false;
+      raw::fill_(x.m, std::numeric_limits<double>::quiet_NaN());
+      raw::fill_(x.error, 0);
+      return true;
+    });
     if (matrices.empty()) return;
     std::vector<Tensor> message;
     for (Matrix& x : matrices) {

@@ -3,7 +3,8 @@
 //   ddp.register_comm_hook(powersgd_hook({.rank = 4}));
 //
 // Both are lossy and keep what they left out for the next step (error feedback), so that it is late
-// and not lost. All ranks register the same hook; a hook object belongs to one DDP.
+// and not lost. NaN and infinity reach the average (a GradScaler skips the step then), and are not
+// kept. All ranks register the same hook; a hook object belongs to one DDP.
 #pragma once
 
 #include <cstdint>

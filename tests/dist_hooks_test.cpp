@@ -109,6 +109,29 @@ TEST(CommHooks, learn_what_the_exact_average_learns) {
   });
 }
 
+TEST(CommHooks, tell_of_an_overflow_once) {
+  run_local(2, [](ProcessGroup& group) {
+    for (const CommHook& hook : {top_k_hook(0.3), powersgd_hook({.rank = 2})}) {
+      Net net;
+      DistributedDataParallel ddp(net, group);
+      ddp.register_comm_hook(hook);
+      for (const bool overflows : {false, true, false, false}) {
+        net.zero_grad();
+        const double scale = overflows && group.rank() == 1 ? INFINITY : 1;
+        (loss_of(net, group.rank()) * scale).backward();
+        int64_t finite = 0, all = 0;
+        for (const Tensor& p : net.parameters()) {
+          for (double v : p.grad().to_vector<double>()) finite += std::isfinite(v);
+          all += p.numel();
+        }
+        EXPECT_EQ(finite == all, !overflows) << finite << " of " << all;
+        const auto values = net.in.weight.grad().to_vector<double>();
+        EXPECT_LT(std::count(values.begin(), values.end(), 0.0), net.in.weight.numel());
+      }
+    }
+  });
+}
+
 TEST(CommHooks, options_are_checked) {
   EXPECT_THROWS_WITH(top_k_hook(0), ValueError, "the share must be in (0, 1]; got 0");
   EXPECT_THROWS_WITH(top_k_hook(1.5), ValueError, "the share must be in (0, 1]; got 1.5");
