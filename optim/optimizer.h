@@ -95,9 +95,8 @@ class Optimizer {
   struct ParamState {
     int64_t step = 0;
     Tensor slots[kMaxSlots];
-    Tensor master;  // f32 copy of a half-precision parameter
-    uint32_t written =
-        ~uint32_t{0};  // the parameter's version when it was last equal to the master
+    Tensor master;                    // f32 copy of a half-precision parameter
+    uint32_t written = ~uint32_t{0};  // the parameter's version at the last rounding
   };
   struct Group {
     std::vector<Tensor> params;
