@@ -14,7 +14,7 @@ class Scale : public nn::Module {
   nn::Parameter w{this, "w", ones({1})};
 };
 
-// REPORTS C21: rank 0 has one token of loss 2, rank 1 three of loss 4.
+// Rank 0 has one token of loss 2, rank 1 three of loss 4.
 TEST(TokenMean, every_token_counts_once) {
   test::run_ranks("local", 2, [](ProcessGroup& group) {
     Scale net;
