@@ -9,6 +9,10 @@ bool is_emulated(const DeviceInfo& info) {
   return info.name.find("emulated") != std::string::npos;
 }
 
+bool has_real_gpu() {
+  return has_backend(DeviceType::kCUDA) && !is_emulated(backend(DeviceType::kCUDA).info(0));
+}
+
 Device choose_device(const std::string& text, std::ostream& say) {
   if (text != "auto") {
     const Device device(text);
@@ -18,8 +22,7 @@ Device choose_device(const std::string& text, std::ostream& say) {
     return device;
   }
   if (has_backend(DeviceType::kCUDA)) {
-    const bool real = !is_emulated(backend(DeviceType::kCUDA).info(0));
-    return real ? Device(DeviceType::kCUDA) : kCPU;
+    return has_real_gpu() ? Device(DeviceType::kCUDA) : kCPU;
   }
   const std::string why = why_no_backend(DeviceType::kCUDA);
   if (why.rfind("cuda:", 0) == 0) say << why << "; going on with the cpu\n";

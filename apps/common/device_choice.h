@@ -16,6 +16,9 @@ Device choose_device(const std::string& text, std::ostream& say);
 /// True for a GPU of cuda/emu.
 bool is_emulated(const DeviceInfo& info);
 
+/// True if there is a GPU that is not emulated: what "auto" takes.
+bool has_real_gpu();
+
 /// "cpu (Intel ...)", "cuda:0 (NVIDIA H200)", for the line a program starts with.
 std::string device_title(Device device);
 

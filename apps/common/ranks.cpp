@@ -74,11 +74,6 @@ std::string replicas_title(const std::vector<Device>& devices) {
 
 namespace {
 
-// An emulated GPU is chosen by name only, as in choose_device().
-bool has_real_gpu() {
-  return has_backend(DeviceType::kCUDA) && !is_emulated(backend(DeviceType::kCUDA).info(0));
-}
-
 // "cuda" is this rank's own GPU; "auto" too, where every rank can have one.
 std::string own_device(const std::string& device, const dist::Environment& e,
                        const std::string& transport) {
@@ -116,9 +111,7 @@ Ranks Ranks::join(const RankSettings& s, std::string& device) {
     set_num_threads(std::max(1, cores / e.local_size));
   }
   const dist::Millis timeout(static_cast<int64_t>(s.timeout * 1000));
-  const char* variable = std::getenv("TARN_DIST_TRANSPORT");
-  const std::string transport = s.transport == "auto" && variable ? variable : s.transport;
-  device = own_device(device, e, transport);
+  device = own_device(device, e, dist::chosen_transport(s.transport));
   ranks.group_ =
       dist::init_process_group(e, {.group = {.timeout = timeout, .start_timeout = 5 * timeout},
                                    .transport = s.transport,
