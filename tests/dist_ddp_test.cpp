@@ -341,6 +341,27 @@ TEST(DdpStart, options_are_checked) {
                      "ddp: no parameter requires a gradient");
 }
 
+TEST(DdpStart, a_module_on_several_devices_is_refused) {
+  if (!has_backend(DeviceType::kCUDA)) GTEST_SKIP() << why_no_backend(DeviceType::kCUDA);
+  class Spread : public nn::Module {
+   public:
+    nn::Linear a{this, "a", {.in = 2, .out = 2}}, b{this, "b", {.in = 2, .out = 2}};
+    nn::Buffer seen{this, "seen", zeros({1})};
+  };
+  const auto group = make_local_groups(1)[0];
+  const Device gpu(DeviceType::kCUDA, 0);
+  Spread net;
+  net.b.to(gpu);
+  const char* text =
+      "ddp: the module must be on one device; got a.weight on cpu, b.weight on cuda:0; move it to "
+      "one";
+  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError, text);
+  EXPECT_THROWS_WITH(Reducer(*group, net.named_parameters(), {}), DeviceError, text);
+  net.a.to(gpu);  // now only the buffer is left behind
+  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError,
+                     "got a.weight on cuda:0, seen on cpu");
+}
+
 TEST(DdpBuffers, follow_rank_0_before_each_forward_in_training) {
   run_local(2, [](ProcessGroup& group) {
     Net net;
