@@ -101,6 +101,7 @@ TEST_F(BertFolder, a_tokenizer_json_does_for_a_vocab_txt) {
   for (const std::string& token : file().json("vocab").get<Texts>()) vocab[token] = vocab.size();
   const auto tokenizer = [&](bool lowercase) {
     const Json j{{"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lowercase}}},
+                 {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
                  {"model", {{"type", "WordPiece"}, {"vocab", vocab}}}};
     return folder.write("tokenizer.json", j.dump());
   };
@@ -194,7 +195,7 @@ TEST_F(BertFolder, what_else_is_wrong_is_said_by_file) {
   remove("vocab.txt");
   EXPECT_MESSAGE(FileError, load(), "vocab.txt and tokenizer.json are missing; pass --vocab FILE");
   folder.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {}}})");
-  EXPECT_MESSAGE(FileError, load(), "is a tokenizer of the type BPE, not WordPiece");
+  EXPECT_MESSAGE(FileError, load(), "model is of the type BPE, not WordPiece");
   folder.write("tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 0}}})");
   EXPECT_MESSAGE(FileError, load(), "the ids must be 0 to 1, each once; 'b' has 0");
   folder.write("tokenizer.json", R"({"vocab": {}})");
