@@ -98,10 +98,17 @@ TEST_F(BertFolder, vectors_are_those_of_pytorch_in_any_batch) {
 
 TEST_F(BertFolder, a_tokenizer_json_does_for_a_vocab_txt) {
   Json vocab = Json::object();
-  for (const std::string& token : file().json("vocab").get<Texts>()) vocab[token] = vocab.size();
+  Json added = Json::array();
+  for (const std::string& token : file().json("vocab").get<Texts>()) {
+    if (token.front() == '[' && token.size() > 1) {
+      added.push_back({{"id", vocab.size()}, {"content", token}});
+    }
+    vocab[token] = vocab.size();
+  }
   const auto tokenizer = [&](bool lowercase) {
     const Json j{{"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lowercase}}},
                  {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                 {"added_tokens", added},
                  {"model", {{"type", "WordPiece"}, {"vocab", vocab}}}};
     return folder.write("tokenizer.json", j.dump());
   };
