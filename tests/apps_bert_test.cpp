@@ -98,9 +98,17 @@ TEST_F(BertFolder, vectors_are_those_of_pytorch_in_any_batch) {
 
 TEST_F(BertFolder, a_tokenizer_json_does_for_a_vocab_txt) {
   Json vocab = Json::object();
-  for (const std::string& token : file().json("vocab").get<Texts>()) vocab[token] = vocab.size();
+  Json added = Json::array();
+  for (const std::string& token : file().json("vocab").get<Texts>()) {
+    if (token.size() > 1 && token.front() == '[' && token.rfind("[unused", 0) != 0) {
+      added.push_back({{"id", vocab.size()}, {"content", token}});
+    }
+    vocab[token] = vocab.size();
+  }
   const auto tokenizer = [&](bool lowercase) {
     const Json j{{"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lowercase}}},
+                 {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                 {"added_tokens", added},
                  {"model", {{"type", "WordPiece"}, {"vocab", vocab}}}};
     return folder.write("tokenizer.json", j.dump());
   };
@@ -194,7 +202,7 @@ TEST_F(BertFolder, what_else_is_wrong_is_said_by_file) {
   remove("vocab.txt");
   EXPECT_MESSAGE(FileError, load(), "vocab.txt and tokenizer.json are missing; pass --vocab FILE");
   folder.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {}}})");
-  EXPECT_MESSAGE(FileError, load(), "is a tokenizer of the type BPE, not WordPiece");
+  EXPECT_MESSAGE(FileError, load(), "model is of the type BPE, not WordPiece");
   folder.write("tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 0}}})");
   EXPECT_MESSAGE(FileError, load(), "the ids must be 0 to 1, each once; 'b' has 0");
   folder.write("tokenizer.json", R"({"vocab": {}})");

@@ -30,7 +30,7 @@ function(tarn_find_vendor title header oldest without)
     find_path(TARN_${name}_INCLUDE ${header}
               HINTS ${TARN_${name}_HEADERS} ${TARN_CUDA_INCLUDE} ENV ${name}_PATH
               PATH_SUFFIXES include NO_CACHE)
-    set(folder "${TARN_${name}_INCLUDE}")
+    string(REGEX REPLACE "/$" "" folder "${TARN_${name}_INCLUDE}")
     if(folder)
       file(STRINGS "${folder}/${header}" lines REGEX "#define ${name}_M[AI][JN]OR ")
       string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*" "\\1.\\2" version "${lines}")
