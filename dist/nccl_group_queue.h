@@ -36,7 +36,7 @@ struct NcclState {
   Millis next_timeout() {
     const Millis limit =
         started.exchange(true) ? options.group.timeout : options.group.start_timeout;
-    return lost ? 2 * limit : limit;
+    return lost ? 2 * limit + kGrace : limit;
   }
   /// Why the group is dead; "" if it is not.
   std::string dead();
