@@ -1,4 +1,6 @@
 // dnn_settings.cpp - reads what the use of cuDNN depends on.
+#if TARN_HAVE_CUDNN
+
 #include "tarn/cuda/dnn_settings.h"
 
 #include <cstdlib>
@@ -35,3 +37,5 @@ DnnSettings& dnn_settings() {
 }
 
 }  // namespace tarn::cuda
+
+#endif  // TARN_HAVE_CUDNN
