@@ -132,9 +132,12 @@ void scaled_dot_product_attention(const AttentionCall& call, const Tensor& out,
 
 }  // namespace
 
+AttentionKernels own_attention_kernels() {
+  return {scaled_dot_product_attention, scaled_dot_product_attention_backward};
+}
+
 void add_attention_kernels(KernelTable& table) {
-  table.attention.scaled_dot_product_attention = scaled_dot_product_attention;
-  table.attention.scaled_dot_product_attention_backward = scaled_dot_product_attention_backward;
+  table.attention = own_attention_kernels();
 }
 
 }  // namespace tarn::cuda

@@ -1,4 +1,4 @@
-// attention.h - attention's backward, which stands in a file of its own.
+// attention.h - our own attention kernels; the backward stands in a file of its own.
 #pragma once
 
 #include "tarn/core/kernels/attention.h"
@@ -9,5 +9,8 @@ void scaled_dot_product_attention_backward(const AttentionCall& call, const Tens
                                            const Tensor& logsumexp, const Tensor& gout,
                                            const Tensor& gq, const Tensor& gk, const Tensor& gv,
                                            Stream stream);
+
+/// Every dtype, shape and option; libraries override them where they are better.
+AttentionKernels own_attention_kernels();
 
 }  // namespace tarn::cuda

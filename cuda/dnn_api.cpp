@@ -9,10 +9,11 @@ namespace tarn::cuda {
 namespace {
 
 const DnnApi* open_library() {
-  Library library({.name = "cuDNN",
-                   .files = {"libcudnn.so.9"},
-                   .variable = "TARN_CUDNN",
-                   .without = "convolutions run on tarn's own kernels, many times slower"});
+  Library library(
+      {.name = "cuDNN",
+       .files = {"libcudnn.so.9"},
+       .variable = "TARN_CUDNN",
+       .without = "convolutions and attention run on tarn's own kernels, many times slower"});
   auto* api = new DnnApi;
   library.bind(api->version, "cudnnGetVersion");
   library.bind(api->error_string, "cudnnGetErrorString");

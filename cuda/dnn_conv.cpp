@@ -6,31 +6,18 @@
 // them anyway.
 #if TARN_HAVE_CUDNN
 
-#include "tarn/cuda/dnn_conv.h"
-
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
-#include <string>
 
 #include "tarn/core/math_mode.h"
 #include "tarn/cuda/conv_shape.h"
 #include "tarn/cuda/dnn_run.h"
+#include "tarn/cuda/dnn_settings.h"
 #include "tarn/cuda/scratch.h"
 #include "tarn/cuda/table.h"
 
 namespace tarn::cuda {
 namespace {
-
-int64_t environment(const char* name, int64_t otherwise, int64_t most) {
-  const char* text = std::getenv(name);
-  if (!text || !*text) return otherwise;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  TARN_CHECK_AS(ValueError, *end == '\0' && value >= 0 && value <= most, name,
-                " must be a number from 0 to ", most, "; got '", text, "'");
-  return value;
-}
 
 /// Filters in cuDNN's order: permuted into scratch memory unless both orders are the same bytes.
 class Filters {
@@ -66,8 +53,16 @@ bool is_for_dnn(const ConvShape& p, DType dtype) {
          dnn_api() != nullptr;
 }
 
-DnnConv describe(ConvPass pass, const ConvShape& p, DType dtype, const DnnOperands& operands,
-                 Stream stream) {
+struct DnnOperands {
+  void* x = nullptr;
+  void* weight = nullptr;  // [K, R, S, CG]
+  void* y = nullptr;
+  void* bias = nullptr;  // forward, if there is one
+};
+
+/// False if cuDNN has no plan: nothing was done.
+bool run_dnn_conv(ConvPass pass, const ConvShape& p, DType dtype, const DnnOperands& operands,
+                  Stream stream) {
   DnnConv conv{.pass = pass,
                .dtype = dtype,
                .bias = operands.bias != nullptr,
@@ -80,7 +75,11 @@ DnnConv describe(ConvPass pass, const ConvShape& p, DType dtype, const DnnOperan
       conv.alignment /= 2;
     }
   }
-  return conv;
+  const DnnBinding bindings[] = {{kDnnX, operands.x},
+                                 {kDnnWeight, operands.weight},
+                                 {kDnnY, operands.y},
+                                 {kDnnBias, operands.bias}};
+  return run_dnn(conv, std::span(bindings).first(conv.bias ? 4 : 3), stream);
 }
 
 void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -90,8 +89,7 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
     const Filters filters(p, weight, stream);
     const DnnOperands operands{x.data(), filters.data(), y.data(), bias.data_or_null()};
     filters.pack();
-    if (run_dnn_conv(describe(ConvPass::kForward, p, x.dtype(), operands, stream), operands,
-                     stream)) {
+    if (run_dnn_conv(ConvPass::kForward, p, x.dtype(), operands, stream)) {
       return;
     }
   }
@@ -105,8 +103,7 @@ void backward_data(const Tensor& gy, const Tensor& weight, const Conv2dOptions& 
     const Filters filters(p, weight, stream);
     const DnnOperands operands{gx.data(), filters.data(), gy.data()};
     filters.pack();
-    if (run_dnn_conv(describe(ConvPass::kBackwardData, p, gx.dtype(), operands, stream), operands,
-                     stream)) {
+    if (run_dnn_conv(ConvPass::kBackwardData, p, gx.dtype(), operands, stream)) {
       return;
     }
   }
@@ -119,8 +116,7 @@ void backward_weight(const Tensor& x, const Tensor& gy, const Conv2dOptions& opt
   if (is_for_dnn(p, x.dtype())) {
     const Filters filters(p, gw, stream);
     const DnnOperands operands{x.data(), filters.data(), gy.data()};
-    if (run_dnn_conv(describe(ConvPass::kBackwardWeight, p, x.dtype(), operands, stream), operands,
-                     stream)) {
+    if (run_dnn_conv(ConvPass::kBackwardWeight, p, x.dtype(), operands, stream)) {
       filters.unpack();
       if (gb.defined()) conv_bias_gradient(p, gy, gb, stream);
       return;
@@ -130,19 +126,6 @@ void backward_weight(const Tensor& x, const Tensor& gy, const Conv2dOptions& opt
 }
 
 }  // namespace
-
-DnnSettings read_dnn_settings() {
-  DnnSettings settings;
-  settings.workspace = environment("TARN_CUDNN_WORKSPACE_MIB", 1024, int64_t{1} << 20) << 20;
-  settings.deterministic = environment("TARN_CUDNN_DETERMINISTIC", 1, 1) != 0;
-  settings.autotune = environment("TARN_CUDNN_AUTOTUNE", 0, 1) != 0;
-  return settings;
-}
-
-DnnSettings& dnn_settings() {
-  static DnnSettings settings = read_dnn_settings();
-  return settings;
-}
 
 void add_dnn_kernels(KernelTable& table) {
   table.conv = {forward, backward_data, backward_weight};

@@ -1,6 +1,6 @@
-// dnn_run.cpp - executes convolutions by cuDNN.
+// dnn_run.cpp - executes graphs by cuDNN.
 //
-// Thread safety: any thread may run any convolution. A handle is lent to one call at a time (cuDNN
+// Thread safety: any thread may run anything. A handle is lent to one call at a time (cuDNN
 // forbids more); a plan is executed by one thread at a time, since cuDNN does not promise that all
 // engines allow more. Both are held only while work is queued, not while it runs.
 #if TARN_HAVE_CUDNN
@@ -16,12 +16,14 @@
 #include <optional>
 
 #include "tarn/core/backend.h"
-#include "tarn/cuda/dnn_conv.h"
+#include "tarn/cuda/dnn_settings.h"
 #include "tarn/cuda/library.h"
 #include "tarn/cuda/scratch.h"
 
 namespace tarn::cuda {
 namespace {
+
+using Operands = std::span<const DnnBinding>;
 
 constexpr size_t kCachedPlans = 2048;  // then all are forgotten: something makes ever new shapes
 constexpr size_t kTunedPlans = 8;
@@ -70,7 +72,7 @@ class HandleLease {
   cudnnHandle_t handle_ = nullptr;
 };
 
-/// What is known of one kind of convolution. Guarded by its mutex.
+/// What is known of one kind of problem. Guarded by its mutex.
 struct Entry {
   std::mutex mutex;
   bool made = false;
@@ -81,7 +83,7 @@ struct Entry {
 
 struct Cache {
   std::mutex mutex;
-  std::map<DnnConv, std::shared_ptr<Entry>> entries;
+  std::map<DnnProblem, std::shared_ptr<Entry>> entries;
 };
 
 Cache& cache() {
@@ -89,61 +91,72 @@ Cache& cache() {
   return instance;
 }
 
-std::shared_ptr<Entry> entry_of(const DnnConv& conv) {
+std::shared_ptr<Entry> entry_of(const DnnProblem& problem) {
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  if (c.entries.size() >= kCachedPlans && c.entries.count(conv) == 0) c.entries.clear();
-  std::shared_ptr<Entry>& entry = c.entries[conv];
+  if (c.entries.size() >= kCachedPlans && c.entries.count(problem) == 0) c.entries.clear();
+  std::shared_ptr<Entry>& entry = c.entries[problem];
   if (!entry) entry = std::make_shared<Entry>();
   return entry;
 }
 
-void make_entry(Entry& entry, const DnnConv& conv, cudnnHandle_t handle) {
+/// "conv2d (forward, f32, ...)".
+std::string name_of(const DnnProblem& problem) {
+  return std::visit(
+      [](const auto& p) { return tarn::detail::concat(p.kOperation, " (", p.describe(), ")"); },
+      problem);
+}
+
+void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle) {
   const DnnSettings& settings = dnn_settings();
   const DnnTarget target{.handle = handle};
   try {
-    const DnnGraph graph = make_graph(conv, target);
-    entry.plans =
-        make_plans(graph, conv, target, settings.workspace, settings.autotune ? kTunedPlans : 1);
+    const auto make = [&](const auto& p) {
+      entry.graph = make_graph(p, target);
+      return make_plans(*entry.graph, p.numerics(), target, settings.workspace,
+                        settings.autotune ? kTunedPlans : 1);
+    };
+    entry.plans = std::visit(make, problem);
   } catch (const DnnError& e) {
     if (!e.not_supported() && !e.bad_parameter()) throw;
   }
   entry.made = true;
   if (entry.plans.empty()) {
-    std::fprintf(stderr, "tarn: cuDNN has no plan for conv2d (%s); tarn's own kernel runs it\n",
-                 conv.describe().c_str());
+    std::fprintf(stderr, "tarn: cuDNN has no plan for %s; tarn's own kernel runs it\n",
+                 name_of(problem).c_str());
   }
 }
 
-void execute(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, void* workspace,
-             cudnnHandle_t handle) {
-  const int64_t ids[] = {kDnnX, kDnnWeight, kDnnY, kDnnBias};
-  void* const pointers[] = {operands.x, operands.weight, operands.y, operands.bias};
-  const int64_t count = conv.bias ? 4 : 3;
+void execute(const DnnPlan& plan, Operands operands, void* workspace, cudnnHandle_t handle) {
+  std::vector<int64_t> ids;
+  std::vector<void*> pointers;
+  for (const DnnBinding& operand : operands) {
+    ids.push_back(operand.id);
+    pointers.push_back(operand.pointer);
+  }
+  const auto count = static_cast<int64_t>(ids.size());
   DnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack");
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data());
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   pack.finalize();
   dnn_check(dnn_api()->execute(handle, plan.plan.handle(), pack.handle()), "cudnnBackendExecute");
 }
 
-void execute(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, Stream stream,
-             cudnnHandle_t handle) {
-  if (plan.workspace == 0) return execute(plan, conv, operands, nullptr, handle);
+void execute(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_t handle) {
+  if (plan.workspace == 0) return execute(plan, operands, nullptr, handle);
   const Scratch workspace(static_cast<size_t>(plan.workspace), stream);
-  execute(plan, conv, operands, workspace.as<void>(), handle);
+  execute(plan, operands, workspace.as<void>(), handle);
 }
 
 /// Milliseconds a run, or infinity if the plan does not execute.
-double time_of(const DnnPlan& plan, const DnnConv& conv, const DnnOperands& operands, Stream stream,
-               cudnnHandle_t handle) try {
+double time_of(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_t handle) try {
   const Scratch workspace(static_cast<size_t>(std::max<int64_t>(plan.workspace, 1)), stream);
-  execute(plan, conv, operands, workspace.as<void>(), handle);  // loads its code
+  execute(plan, operands, workspace.as<void>(), handle);  // loads its code
   Event start(stream.device, true), end(stream.device, true);
   start.record(stream);
   for (int i = 0; i < kTimedRuns; ++i) {
-    execute(plan, conv, operands, workspace.as<void>(), handle);
+    execute(plan, operands, workspace.as<void>(), handle);
   }
   end.record(stream);
   end.synchronize();
@@ -161,12 +174,11 @@ bool is_capturing(Stream stream) {
 
 /// Moves the fastest plan to the front and drops the others. Every run computes the whole result,
 /// so they run on the operands themselves.
-void tune(Entry& entry, const DnnConv& conv, const DnnOperands& operands, Stream stream,
-          cudnnHandle_t handle) {
+void tune(Entry& entry, Operands operands, Stream stream, cudnnHandle_t handle) {
   size_t best = 0;
   double best_ms = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < entry.plans.size(); ++i) {
-    const double ms = time_of(entry.plans[i], conv, operands, stream, handle);
+    const double ms = time_of(entry.plans[i], operands, stream, handle);
     if (ms < best_ms) best = i, best_ms = ms;
   }
   std::swap(entry.plans[0], entry.plans[best]);
@@ -174,17 +186,17 @@ void tune(Entry& entry, const DnnConv& conv, const DnnOperands& operands, Stream
   entry.chosen = true;
 }
 
-bool run(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
+bool run(const DnnProblem& problem, Operands operands, Stream stream) {
   const HandleLease handle(stream);
-  const std::shared_ptr<Entry> entry = entry_of(conv);
+  const std::shared_ptr<Entry> entry = entry_of(problem);
   const std::lock_guard lock(entry->mutex);
-  if (!entry->made) make_entry(*entry, conv, handle.get());
+  if (!entry->made) make_entry(*entry, problem, handle.get());
   if (!entry->chosen && entry->plans.size() > 1 && !is_capturing(stream)) {
-    tune(*entry, conv, operands, stream, handle.get());
+    tune(*entry, operands, stream, handle.get());
   }
   while (!entry->plans.empty()) {
     try {
-      execute(entry->plans[0], conv, operands, stream, handle.get());
+      execute(entry->plans[0], operands, stream, handle.get());
       return true;
     } catch (const DnnError& e) {
       if (!e.not_supported()) throw;
@@ -196,22 +208,23 @@ bool run(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
 
 }  // namespace
 
-bool run_dnn_conv(const DnnConv& conv, const DnnOperands& operands, Stream stream) {
+bool run_dnn(const DnnProblem& problem, std::span<const DnnBinding> operands, Stream stream) {
   if (incomplete.load(std::memory_order_relaxed)) return false;
   try {
-    return run(conv, operands, stream);
+    return run(problem, operands, stream);
   } catch (const DnnError& e) {
     if (e.incomplete() && library_use("TARN_CUDNN") != LibraryUse::kOn) {
       if (!incomplete.exchange(true)) {
-        std::fprintf(stderr,
-                     "tarn: cuDNN is not installed completely: %s; convolutions run on tarn's own "
-                     "kernels, many times slower (TARN_CUDNN=off silences this)\n",
-                     e.what());
+        std::fprintf(
+            stderr,
+            "tarn: cuDNN is not installed completely: %s; convolutions and attention run on "
+            "tarn's own kernels, many times slower (TARN_CUDNN=off silences this)\n",
+            e.what());
       }
       return false;
     }
-    throw DnnError(tarn::detail::concat(e.what(), "; in conv2d (", conv.describe(),
-                                        "); TARN_CUDNN=off does without cuDNN"),
+    throw DnnError(tarn::detail::concat(e.what(), "; in ", name_of(problem),
+                                        "; TARN_CUDNN=off does without cuDNN"),
                    e.status());
   }
 }

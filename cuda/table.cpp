@@ -16,6 +16,7 @@ void fill_kernel_table(KernelTable& table) {
   add_attention_kernels(table);
 #if TARN_HAVE_CUDNN
   add_dnn_kernels(table);  // convolutions, in front of our own
+  add_dnn_attention_kernels(table);
 #endif
   add_matmul_kernels(table);
   add_blas_kernels(table);  // takes over from the own matrix products

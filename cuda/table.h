@@ -17,6 +17,7 @@ void add_reduce_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_attention_kernels(KernelTable& table);
 void add_dnn_kernels(KernelTable& table);
+void add_dnn_attention_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
 void add_norm_kernels(KernelTable& table);

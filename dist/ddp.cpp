@@ -57,6 +57,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
       reducer_(group, module.named_parameters(),
                {.bucket_cap_mb = options.bucket_cap_mb,
                 .first_bucket_mb = options.first_bucket_mb,
+                .last_bucket_mb = options.last_bucket_mb,
                 .find_unused_parameters = options.find_unused_parameters,
                 .static_graph = options.static_graph,
                 .overlap = options.overlap}) {

@@ -22,7 +22,10 @@
 namespace tarn::dist {
 
 struct DdpOptions {
-  double bucket_cap_mb = 25, first_bucket_mb = 1;
+  /// MiB of gradients that travel together, in the order in which they come. The first and the last
+  /// to come have smaller buckets, so that sending begins early and little is left to send when
+  /// backward is over (0: no bucket of their own for the last).
+  double bucket_cap_mb = 25, first_bucket_mb = 1, last_bucket_mb = 1;
   /// Parameters may go without a gradient in a backward, on some or all ranks. Those that no rank
   /// used keep none. Costs a small collective per backward.
   bool find_unused_parameters = false;

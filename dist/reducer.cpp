@@ -37,9 +37,11 @@ std::string names_text(const std::vector<std::string>& names) {
 
 Reducer::Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptions options)
     : group_(group), options_(options) {
-  TARN_CHECK_AS(ValueError, options_.bucket_cap_mb > 0 && options_.first_bucket_mb > 0,
-                "ddp: bucket sizes must be above 0 MiB; got bucket_cap_mb=", options_.bucket_cap_mb,
-                ", first_bucket_mb=", options_.first_bucket_mb);
+  TARN_CHECK_AS(
+      ValueError,
+      options_.bucket_cap_mb > 0 && options_.first_bucket_mb > 0 && options_.last_bucket_mb >= 0,
+      "ddp: bucket sizes must be above 0 MiB; got bucket_cap_mb=", options_.bucket_cap_mb,
+      ", first_bucket_mb=", options_.first_bucket_mb, ", last_bucket_mb=", options_.last_bucket_mb);
   comm_hook_ = [](ProcessGroup& g, GradBucket& bucket) {
     return g.all_reduce(bucket.flat, ReduceOp::kAvg);
   };
@@ -63,25 +65,38 @@ Reducer::~Reducer() {
   for (const Param& p : params_) p.tensor.remove_hook(p.hook);
 }
 
-// Fills buckets in this order; a dtype has buckets of its own.
+// Fills buckets in this order; a dtype has buckets of its own. The last to arrive have a small
+// bucket of their own: nothing hides the message that leaves when backward is over.
 void Reducer::build(const std::vector<size_t>& order) {
   struct Open {
     DType dtype;
     size_t bucket;
     int64_t bytes;
+    bool last;
   };
+  const auto bytes_of = [&](size_t i) {
+    return params_[i].tensor.numel() * item_size(params_[i].tensor.dtype());
+  };
+  size_t tail = order.size();
+  for (double left = options_.last_bucket_mb * kMiB; tail > 0; --tail) {
+    left -= static_cast<double>(bytes_of(order[tail - 1]));
+    if (left < 0) break;
+  }
   std::vector<Open> open;
   buckets_.clear();
-  for (size_t i : order) {
+  for (size_t place = 0; place < order.size(); ++place) {
+    const size_t i = order[place];
     const Tensor& t = params_[i].tensor;
-    const int64_t bytes = t.numel() * item_size(t.dtype());
+    const int64_t bytes = bytes_of(i);
     auto at =
         std::find_if(open.begin(), open.end(), [&](const Open& o) { return o.dtype == t.dtype(); });
-    if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0});
+    if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0, false});
     const bool first = at->bucket == 0;
     const double cap = (first ? options_.first_bucket_mb : options_.bucket_cap_mb) * kMiB;
-    if (at->bucket == SIZE_MAX || (at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap)) {
-      *at = {t.dtype(), buckets_.size(), 0};
+    const bool full = at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
+    const bool last = place >= tail && tail > 0;
+    if (at->bucket == SIZE_MAX || full || last != at->last) {
+      *at = {t.dtype(), buckets_.size(), 0, last};
       buckets_.push_back({});
     }
     at->bytes += bytes;

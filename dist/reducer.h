@@ -35,7 +35,7 @@ struct GradBucket {
 using CommHook = std::function<WorkPtr(ProcessGroup& group, GradBucket& bucket)>;
 
 struct ReducerOptions {
-  double bucket_cap_mb = 25, first_bucket_mb = 1;
+  double bucket_cap_mb = 25, first_bucket_mb = 1, last_bucket_mb = 1;
   bool find_unused_parameters = false;
   bool static_graph = false;  ///< DdpOptions::static_graph
   bool overlap = true;        ///< false: send at the end of backward (for measuring; same bits)

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tarn/core/cpu/bf16_lanes.h"
 #include "tarn/core/cpu/conv_dispatch.h"
 #include "tarn/core/cpu/im2col_conv.h"
 #include "tarn/core/cpu/winograd.h"
@@ -217,6 +218,56 @@ TEST(ConvKernels, winograd_error_stays_near_1e_6) {
   EXPECT_LT(l2(y, want.y), 2e-6);
   EXPECT_LT(l2(gx, want.gx), 2e-6);
   EXPECT_LT(l2(gw, want.gw), 2e-6);
+}
+
+/// bf16 numbers through the f32 transforms: their one rounding is that of the result.
+TEST(ConvKernels, winograd_of_bf16_is_that_of_f32_rounded_once) {
+  for (const Case& test : kCases) {
+    const Conv2dShape& s = test.s;
+    if (!winograd_applies(s)) continue;
+    const auto x = as<bfloat16>(random_values<float>(s.input_size(), 1));
+    const auto w = as<bfloat16>(random_values<float>(s.weight_size(), 2));
+    const auto bias = as<bfloat16>(random_values<float>(s.k, 3));
+    const auto gy = as<bfloat16>(random_values<float>(s.output_size(), 4));
+    const auto wide = [](const std::vector<bfloat16>& v) {
+      return std::vector<float>(v.begin(), v.end());
+    };
+    const auto bits = [](const auto& v) {
+      std::vector<uint16_t> out;
+      for (const auto value : v) out.push_back(bfloat16(static_cast<float>(value)).bits);
+      return out;
+    };
+    std::vector<bfloat16> y(gy.size()), gx(x.size()), gw(w.size());
+    std::vector<float> want_y(gy.size()), want_gx(x.size()), want_gw(w.size());
+    const auto fx = wide(x), fw = wide(w), fb = wide(bias), fgy = wide(gy);
+    winograd_forward(s, x.data(), w.data(), bias.data(), y.data());
+    winograd_forward(s, fx.data(), fw.data(), fb.data(), want_y.data());
+    EXPECT_EQ(bits(y), bits(want_y)) << test.name;
+    winograd_backward_data(s, gy.data(), w.data(), gx.data());
+    winograd_backward_data(s, fgy.data(), fw.data(), want_gx.data());
+    EXPECT_EQ(bits(gx), bits(want_gx)) << test.name;
+    winograd_backward_weights(s, x.data(), gy.data(), gw.data());
+    winograd_backward_weights(s, fx.data(), fgy.data(), want_gw.data());
+    EXPECT_EQ(bits(gw), bits(want_gw)) << test.name;
+  }
+}
+
+TEST(ConvKernels, sixteen_bf16_are_rounded_as_one) {
+  std::vector<float> values = {
+      0.0f,      -0.0f, 1.00390625f, 1.01171875f, 3.3895314e38f, 1e-40f,    -1e-39f, INFINITY,
+      -INFINITY, NAN,   -NAN,        65535.5f,    1.0078125f,    -2.00001f, 1e38f,   3.4e38f};
+  for (const float v : random_values<float>(160, 9)) values.push_back(v * 1e-38f);
+  for (size_t i = 0; i < values.size(); i += 16) {
+    bfloat16 got[16];
+    store16(got, load16(values.data() + i));
+    float back[16];
+    store16(back, load16(got));
+    for (size_t j = 0; j < 16; ++j) {
+      const bfloat16 one(values[i + j]);
+      EXPECT_EQ(got[j].bits, one.bits) << values[i + j];
+      EXPECT_EQ(std::bit_cast<uint32_t>(back[j]), uint32_t{one.bits} << 16) << values[i + j];
+    }
+  }
 }
 
 TEST(ConvKernels, own_engines_give_the_same_bits_at_any_thread_count) {

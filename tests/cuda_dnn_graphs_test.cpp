@@ -8,8 +8,10 @@
 
 #include <optional>
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include "tarn/cuda/dnn_attention_graph.h"
 #include "tarn/cuda/dnn_graph.h"
 
 namespace tarn::cuda {
@@ -55,19 +57,28 @@ DnnConv make_conv(const Case& c, ConvPass pass, DType dtype) {
   return {.pass = pass, .dtype = dtype, .shape = p};
 }
 
+/// The driver, or what takes its place where there is none (cuda_no_driver.cpp). cuDNN then finds
+/// it by its name.
+void load_driver() {
+  if (dlopen("libcuda.so.1", RTLD_NOW) || dlopen(TARN_NO_DRIVER, RTLD_NOW)) return;
+  FAIL() << dlerror();
+}
+
 /// cuDNN where it can be told of a device; null, with the test skipped, where it cannot.
 class DnnGraphs : public ::testing::Test {
  protected:
   void SetUp() override {
+    load_driver();
     if (dnn_api() == nullptr) GTEST_SKIP() << "cuDNN is not here";
     if (dnn_api()->version() < 90800) GTEST_SKIP() << "cuDNN is older than 9.8";
     device_.emplace(describe_h200());
   }
-  std::vector<DnnPlan> plans(const DnnConv& conv, int64_t workspace = kWorkspace,
+  template <class Problem>
+  std::vector<DnnPlan> plans(const Problem& problem, int64_t workspace = kWorkspace,
                              size_t most = 1000) const {
     const DnnTarget target{.described = &*device_};
-    const DnnGraph graph = make_graph(conv, target);
-    return make_plans(graph, conv, target, workspace, most);
+    const DnnGraph graph = make_graph(problem, target);
+    return make_plans(graph, problem.numerics(), target, workspace, most);
   }
 
   std::optional<DnnDescriptor> device_;
@@ -119,6 +130,81 @@ TEST_F(DnnGraphs, what_does_not_fit_is_refused_with_cudnns_words) {
     EXPECT_TRUE(e.bad_parameter() || e.not_supported()) << e.what();
     EXPECT_NE(std::string(e.what()).find("cuda: cudnnBackendFinalize("), std::string::npos)
         << e.what();
+  }
+}
+
+struct AttentionCase {
+  const char* name;
+  int64_t batch, heads, groups, queries, keys, depth, width;
+};
+
+const AttentionCase kAttentions[] = {
+    {"even", 2, 8, 8, 256, 256, 64, 64},          {"odd lengths", 3, 5, 5, 77, 301, 96, 96},
+    {"one head", 1, 1, 1, 301, 77, 8, 8},         {"one key", 2, 2, 2, 64, 1, 64, 64},
+    {"narrow values", 2, 4, 4, 100, 90, 128, 24}, {"wide values", 2, 4, 4, 100, 90, 40, 120},
+    {"grouped", 2, 8, 2, 130, 130, 64, 64},       {"one group", 2, 6, 1, 130, 77, 128, 128},
+    {"GPT-2", 16, 12, 12, 1024, 1024, 64, 64}};
+
+/// Operands [B, heads, rows, width]; `packed`: as parts of one [B, rows, 3, heads, width].
+DnnAttention make_attention(const AttentionCase& c, AttentionPass pass, bool packed = false) {
+  const auto heads = [&](int64_t count, int64_t rows, int64_t width) {
+    if (!packed) return DnnHeads{count * rows * width, rows * width, width};
+    return DnnHeads{3 * rows * count * width, width, 3 * count * width};
+  };
+  DnnAttention a{.pass = pass, .dtype = DType::kBF16, .batch = c.batch, .heads = c.heads};
+  a.groups = c.groups, a.queries = c.queries, a.keys = c.keys, a.depth = c.depth, a.width = c.width;
+  a.q = a.gq = heads(c.heads, c.queries, c.depth);
+  a.k = a.gk = heads(c.groups, c.keys, c.depth);
+  a.v = a.gv = heads(c.groups, c.keys, c.width);
+  a.out = a.gout = heads(c.heads, c.queries, c.width);
+  return a;
+}
+
+// A plan takes half a second to make, so not everything is combined with everything.
+TEST_F(DnnGraphs, attention_has_plans) {
+  bool causal = false;
+  for (const AttentionCase& c : kAttentions) {
+    causal = !causal;
+    for (AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+      DnnAttention a = make_attention(c, pass);
+      a.causal = causal;
+      EXPECT_FALSE(plans(a, kWorkspace, 1).empty()) << c.name << ": " << a.describe();
+    }
+  }
+}
+
+TEST_F(DnnGraphs, attention_has_plans_for_every_layout_and_dtype) {
+  for (AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+    DnnAttention a = make_attention(kAttentions[0], pass, true);
+    EXPECT_FALSE(plans(a, kWorkspace, 1).empty()) << "packed: " << a.describe();
+    a.dtype = DType::kF16;
+    EXPECT_FALSE(plans(a, kWorkspace, 1).empty()) << "packed: " << a.describe();
+    a.causal = true, a.deterministic = false;
+    EXPECT_FALSE(plans(a, kWorkspace, 1).empty()) << "packed, any order: " << a.describe();
+  }
+}
+
+TEST_F(DnnGraphs, deterministic_attention_keeps_score_gradients_in_its_workspace) {
+  // What dnn_attention.cpp cuts batches by: scores in tiles of 64 x 128, 2 bytes each; with shared
+  // heads also the gradients of k and v per head.
+  for (const AttentionCase& c : {kAttentions[1], kAttentions[6]}) {
+    const DnnAttention a = make_attention(c, AttentionPass::kBackward);
+    const int64_t scores = (c.queries + 63) / 64 * 64 * ((c.keys + 127) / 128 * 128);
+    const int64_t shared = c.groups < c.heads ? c.keys * (c.depth + c.width) : 0;
+    const int64_t want = c.batch * c.heads * (scores + shared) * 2;
+    const std::vector<DnnPlan> found = plans(a, kWorkspace, 1);
+    ASSERT_FALSE(found.empty());
+    EXPECT_GE(found[0].workspace, c.batch * c.heads * c.queries * c.keys * 2) << c.name;
+    EXPECT_LE(found[0].workspace, want + 4096) << c.name;
+  }
+}
+
+TEST_F(DnnGraphs, attention_that_does_not_fit_has_no_plan) {
+  DnnAttention a = make_attention({"", 2, 8, 8, 256, 256, 68, 68}, AttentionPass::kForward);
+  try {
+    EXPECT_TRUE(plans(a).empty());
+  } catch (const DnnError& e) {
+    EXPECT_TRUE(e.bad_parameter() || e.not_supported()) << e.what();
   }
 }
 

@@ -7,8 +7,8 @@
 
 #include "tarn/core/math_mode.h"
 #include "tarn/cuda/conv_shape.h"
-#include "tarn/cuda/dnn_conv.h"
 #include "tarn/cuda/dnn_graph.h"
+#include "tarn/cuda/dnn_settings.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
 #endif
@@ -107,6 +107,8 @@ TEST(CudaDnnSettings, environment_is_checked) {
             "TARN_CUDNN_WORKSPACE_MIB must be a number from 0 to 1048576; got 'lots'");
   EXPECT_EQ(read_with("TARN_CUDNN_AUTOTUNE", "2"),
             "TARN_CUDNN_AUTOTUNE must be a number from 0 to 1; got '2'");
+  EXPECT_EQ(read_with("TARN_CUDNN_ATTENTION", "yes"),
+            "TARN_CUDNN_ATTENTION must be a number from 0 to 1; got 'yes'");
   EXPECT_EQ(read_with("TARN_CUDNN_DETERMINISTIC", "-1"),
             "TARN_CUDNN_DETERMINISTIC must be a number from 0 to 1; got '-1'");
   EXPECT_EQ(read_with("TARN_CUDNN_WORKSPACE_MIB", "64"), "");
@@ -179,7 +181,8 @@ TEST_F(CudaDnn, an_incomplete_installation_is_said_once_and_done_without) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "tarn: cuDNN is not installed completely: cuda: cudnnBackendFinalize(convolution) "
             "failed: CUDNN_STATUS (see its number) (1008): injected by the emulator; convolutions "
-            "run on tarn's own kernels, many times slower (TARN_CUDNN=off silences this)\n");
+            "and attention run on tarn's own kernels, many times slower (TARN_CUDNN=off silences "
+            "this)\n");
   EXPECT_EQ(executed(), before);
   emu::clear_failures();
 }
@@ -209,7 +212,7 @@ std::vector<int64_t> engines(const DnnConv& conv, int64_t workspace) {
   const DnnTarget target{.handle = handle};
   const DnnGraph graph = make_graph(conv, target);
   std::vector<int64_t> found;
-  for (const DnnPlan& plan : make_plans(graph, conv, target, workspace, 10)) {
+  for (const DnnPlan& plan : make_plans(graph, conv.numerics(), target, workspace, 10)) {
     found.push_back(plan.engine);
   }
   return found;

@@ -1,8 +1,9 @@
 // conv_dispatch.h - the three passes of a convolution on raw memory, by the fastest engine there
 // is.
 //
-// fp32 3x3 stride-1 layers go to Winograd (winograd.h), the rest of fp32 and bf16 to oneDNN, f64
-// and what the library does not do well to im2col. f16, and bf16 without library, computes in f32.
+// 3x3 layers of f32 and bf16 go to Winograd (winograd.h) where that is faster, the rest to oneDNN,
+// f64 and what the library does not do well to im2col. f16, and bf16 without library, computes in
+// f32.
 #pragma once
 
 #include "tarn/core/cpu/conv_shape.h"

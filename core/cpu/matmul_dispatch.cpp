@@ -15,6 +15,9 @@ namespace {
 
 // Up to here the own product is faster: a library call alone costs some 0.3 us.
 constexpr int64_t kOwnMacs = 64 * 64 * 48;
+// From here on too, if rows of B are dense: the library falls to 60 % of the peak with sums as long
+// as a vocabulary (gradient of a language model's last layer), the own product keeps 76 %.
+constexpr int64_t kLongSum = 1 << 15;
 constexpr int64_t kGrainElements = 1 << 14;  // per thread at least
 
 /// A batch of matrices of halves in f32, dense in the order in which the halves lie.
@@ -121,6 +124,7 @@ void matmul(const MatmulCall& call) {
     case DType::kF64:
       return gemm(call);
     case DType::kF32:
+      if (call.k >= kLongSum && call.a_col == 1 && call.b_col == 1) return gemm(call);
       if (call.macs() > kOwnMacs && dnnl_matmul(call)) return;
       return gemm(call);
     case DType::kBF16:

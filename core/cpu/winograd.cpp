@@ -6,6 +6,7 @@
 // products are summed over tiles.
 #include "tarn/core/cpu/winograd.h"
 
+#include "tarn/core/cpu/half_buffer.h"
 #include "tarn/core/cpu/scratch.h"
 #include "tarn/core/cpu/tasks.h"
 #include "tarn/core/cpu/winograd_tiles.h"
@@ -20,16 +21,17 @@ constexpr int64_t kFilterBlock = kFilters * point_stride(kBlock);  // floats of 
 
 /// A forward pass, or a backward-data pass seen as one: `ins` channels of `from` to `outs` channels
 /// of `to`.
+template <typename T>
 struct Pass {
-  const Scheme& scheme;
+  const Scheme<T>& scheme;
   const Geometry& g;
-  TilesToPoints input;
-  PointsToTiles output;
+  TilesToPoints<T> input;
+  PointsToTiles<T> output;
   FilterView w;
   int64_t ins, outs;
-  const float* from;
-  const float* bias;
-  float* to;
+  const T* from;
+  const T* bias;
+  T* to;
 
   int64_t in_blocks() const { return ceil_div(ins, kBlock); }
   int64_t out_blocks() const { return ceil_div(outs, kBlock); }
@@ -41,7 +43,8 @@ struct BlockPlan {
   int64_t tile_blocks, tiles_per_block;
   bool shared_filters;
 
-  explicit BlockPlan(const Pass& p) {
+  template <typename T>
+  explicit BlockPlan(const Pass<T>& p) {
     const int64_t tiles = p.g.tiles(), threads = task_threads();
     shared_filters = tiles > kUnsharedTiles;
     tile_blocks = ceil_div(tiles, shared_filters ? p.scheme.forward_tiles : kUnsharedTiles);
@@ -58,7 +61,8 @@ struct BlockPlan {
 };
 
 /// The filters of one 64 x 64 block of channels, transformed.
-void transform_filters(const Pass& p, int64_t out_block, int64_t in_block, float* u) {
+template <typename T>
+void transform_filters(const Pass<T>& p, int64_t out_block, int64_t in_block, float* u) {
   const int64_t out = out_block * kBlock, in = in_block * kBlock;
   FilterView block = p.w;
   block.data += out * p.w.out_stride + in * p.w.in_stride;
@@ -66,8 +70,9 @@ void transform_filters(const Pass& p, int64_t out_block, int64_t in_block, float
 }
 
 /// m[points][tiles][64] (+)= v[points][tiles][64] * u[filters], packed as FiltersToPoints says.
-void multiply_points(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t ins, const float* v,
-                     const float* u, float* m, int64_t stride, bool accumulate) {
+template <typename T>
+void multiply_points(const Scheme<T>& scheme, int64_t tiles, int64_t outs, int64_t ins,
+                     const float* v, const float* u, float* m, int64_t stride, bool accumulate) {
   for (int64_t point = 0; point < scheme.points; ++point) {
     const float* filter = u + scheme.filter_of[point] * point_stride(kBlock);
     for (int64_t o = 0; o < outs; o += kPanel) {
@@ -78,7 +83,8 @@ void multiply_points(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t 
   }
 }
 
-void run(const Pass& p) {
+template <typename T>
+void run(const Pass<T>& p) {
   if (p.g.tiles() == 0) return;
   const BlockPlan plan(p);
   const int64_t in_blocks = p.in_blocks();
@@ -118,7 +124,8 @@ void run(const Pass& p) {
 
 /// m[filters][ins][64] (+)= v[points][tiles][64]^T * u[points][2][tiles][32]; points that share a
 /// filter add up. `fresh`: m holds nothing yet.
-void multiply_gradients(const Scheme& scheme, int64_t tiles, int64_t outs, int64_t ins,
+template <typename T>
+void multiply_gradients(const Scheme<T>& scheme, int64_t tiles, int64_t outs, int64_t ins,
                         const float* v, const float* u, int64_t stride, float* m, bool fresh) {
   bool written[kFilters] = {};
   for (int64_t point = 0; point < scheme.points; ++point) {
@@ -145,49 +152,35 @@ void sum_parts(const float* partial, int64_t parts, int64_t count, float* out) {
   });
 }
 
-const Scheme& scheme_of(const Conv2dShape& s) {
-  return s.stride_h == 1 ? kUnitScheme : kStridedScheme;
+template <typename T>
+Scheme<T> scheme_of(const Conv2dShape& s) {
+  return s.stride_h == 1 ? unit_scheme<T>() : strided_scheme<T>();
 }
 
-}  // namespace
+/// Weights as floats: the transforms of filters take no others.
+template <typename T>
+class FloatWeights {
+ public:
+  FloatWeights(const T* w, int64_t count) : copy_(w, dtype_of<T>, count) {}
+  const float* data() { return copy_.data(); }
 
-bool winograd_applies(const Conv2dShape& s) {
-  const bool unit = s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2;
-  const bool strided = s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1;
-  return s.kh == 3 && s.kw == 3 && (unit || strided) && s.dil_h == 1 && s.dil_w == 1 &&
-         s.groups == 1 && s.c >= 16 && s.k >= 16 && s.oh() > 0 && s.ow() > 0;
-}
+ private:
+  FloatCopy copy_;
+};
+template <>
+class FloatWeights<float> {
+ public:
+  FloatWeights(const float* w, int64_t) : w_(w) {}
+  const float* data() const { return w_; }
 
-void winograd_forward(const Conv2dShape& s, const float* x, const float* w, const float* bias,
-                      float* y) {
-  const Scheme& scheme = scheme_of(s);
-  const Geometry g(s);
-  run({scheme, g, scheme.input, scheme.output, {w, s.c * 9, 9, false}, s.c, s.k, x, bias, y});
-}
+ private:
+  const float* w_;
+};
 
-void winograd_backward_data(const Conv2dShape& s, const float* gy, const float* w, float* gx) {
-  const Scheme& scheme = scheme_of(s);
-  Geometry g(s);
-  if (s.stride_h == 1) {  // a convolution of gy with padding 2 - p
-    Conv2dShape t = s;
-    t.c = s.k, t.h = s.oh(), t.w = s.ow(), t.k = s.c;
-    t.pad_h = 2 - s.pad_h, t.pad_w = 2 - s.pad_w;
-    g = Geometry(t);
-  }
-  run({scheme,
-       g,
-       scheme.data_input,
-       scheme.data_output,
-       {w, 9, s.c * 9, true},
-       s.k,
-       s.c,
-       gy,
-       nullptr,
-       gx});
-}
-
-void winograd_backward_weights(const Conv2dShape& s, const float* x, const float* gy, float* gw) {
-  const Scheme& scheme = scheme_of(s);
+/// The gradient of f32 weights; x and gy of any T.
+template <typename T>
+void weight_gradient(const Conv2dShape& s, const T* x, const T* gy, float* gw) {
+  const Scheme<T> scheme = scheme_of<T>(s);
   const Geometry g(s);
   const int64_t tiles = g.tiles(), c_blocks = ceil_div(g.c, kBlock);
   const int64_t pairs = ceil_div(g.k, kBlock) * c_blocks;
@@ -219,5 +212,58 @@ void winograd_backward_weights(const Conv2dShape& s, const float* x, const float
   });
   if (parts > 1) sum_parts(partial, parts, weights, gw);
 }
+
+}  // namespace
+
+bool winograd_applies(const Conv2dShape& s) {
+  const bool unit = s.stride_h == 1 && s.stride_w == 1 && s.pad_h <= 2 && s.pad_w <= 2;
+  const bool strided = s.stride_h == 2 && s.stride_w == 2 && s.pad_h == 1 && s.pad_w == 1;
+  return s.kh == 3 && s.kw == 3 && (unit || strided) && s.dil_h == 1 && s.dil_w == 1 &&
+         s.groups == 1 && s.c >= 16 && s.k >= 16 && s.oh() > 0 && s.ow() > 0;
+}
+
+template <typename T>
+void winograd_forward(const Conv2dShape& s, const T* x, const T* w,
+                      const std::type_identity_t<T>* bias, T* y) {
+  const Scheme<T> scheme = scheme_of<T>(s);
+  const Geometry g(s);
+  FloatWeights<T> weights(w, s.weight_size());
+  const FilterView filters{weights.data(), s.c * 9, 9, false};
+  run<T>({scheme, g, scheme.input, scheme.output, filters, s.c, s.k, x, bias, y});
+}
+
+template <typename T>
+void winograd_backward_data(const Conv2dShape& s, const T* gy, const T* w, T* gx) {
+  const Scheme<T> scheme = scheme_of<T>(s);
+  Geometry g(s);
+  if (s.stride_h == 1) {  // a convolution of gy with padding 2 - p
+    Conv2dShape t = s;
+    t.c = s.k, t.h = s.oh(), t.w = s.ow(), t.k = s.c;
+    t.pad_h = 2 - s.pad_h, t.pad_w = 2 - s.pad_w;
+    g = Geometry(t);
+  }
+  FloatWeights<T> weights(w, s.weight_size());
+  const FilterView filters{weights.data(), 9, s.c * 9, true};
+  run<T>({scheme, g, scheme.data_input, scheme.data_output, filters, s.k, s.c, gy, nullptr, gx});
+}
+
+template <typename T>
+void winograd_backward_weights(const Conv2dShape& s, const T* x, const T* gy, T* gw) {
+  if constexpr (std::is_same_v<T, float>) {
+    weight_gradient(s, x, gy, gw);
+  } else {
+    FloatCopy sums(s.weight_size());
+    weight_gradient(s, x, gy, sums.data());
+    sums.store(gw, dtype_of<T>);
+  }
+}
+
+#define TARN_WINOGRAD(T)                                                                \
+  template void winograd_forward(const Conv2dShape&, const T*, const T*, const T*, T*); \
+  template void winograd_backward_data(const Conv2dShape&, const T*, const T*, T*);     \
+  template void winograd_backward_weights(const Conv2dShape&, const T*, const T*, T*);
+TARN_WINOGRAD(float)
+TARN_WINOGRAD(bfloat16)
+#undef TARN_WINOGRAD
 
 }  // namespace tarn::cpu

@@ -89,17 +89,17 @@ TARN_INLINE void filter_taps3(const v16* m, v16* w) {
 }
 
 /// Patches of kSize x kSize pixels from (2y - 1, 2x - 1) or (y, x) on to points.
-template <int kSize, typename Transform>
-TARN_INLINE void to_points(Transform transform, const Geometry& g, bool data, const float* image,
+template <int kSize, typename T, typename Transform>
+TARN_INLINE void to_points(Transform transform, const Geometry& g, bool data, const T* image,
                            int64_t first, int64_t count, int64_t channels, float* out,
                            int64_t stride) {
   TileCursor at(g, first);
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    const float* pixels[kSize * kSize];
+    const T* pixels[kSize * kSize];
     if (data) {
-      patch_pointers<kSize>(image, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros, pixels);
+      patch_pointers<kSize>(image, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros<T>, pixels);
     } else {
-      patch_pointers<kSize>(image, g.h, g.w, g.c, at.image, 2 * at.y - 1, 2 * at.x - 1, kZeros,
+      patch_pointers<kSize>(image, g.h, g.w, g.c, at.image, 2 * at.y - 1, 2 * at.x - 1, kZeros<T>,
                             pixels);
     }
     float* tile = out + t * kBlock;
@@ -115,14 +115,14 @@ TARN_INLINE void to_points(Transform transform, const Geometry& g, bool data, co
 }
 
 /// Points to kSize x kSize pixels of y or gx.
-template <int kSize, typename Transform>
+template <int kSize, typename T, typename Transform>
 TARN_INLINE void to_pixels(Transform transform, const Geometry& g, bool data, const float* m,
                            int64_t stride, int64_t first, int64_t count, int64_t channels,
-                           const float* bias, float* image) {
+                           const T* bias, T* image) {
   TileCursor at(g, first);
-  float outside[kBlock];  // takes the pixels beyond the image's edge
+  T outside[kBlock];  // takes the pixels beyond the image's edge
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    float* pixels[kSize * kSize];
+    T* pixels[kSize * kSize];
     if (data) {
       patch_pointers<kSize>(image, g.h, g.w, g.c, at.image, 2 * at.y, 2 * at.x, outside, pixels);
     } else {
@@ -141,24 +141,27 @@ TARN_INLINE void to_pixels(Transform transform, const Geometry& g, bool data, co
   }
 }
 
-void input_block(const Geometry& g, const float* x, int64_t first, int64_t count, int64_t channels,
+template <typename T>
+void input_block(const Geometry& g, const T* x, int64_t first, int64_t count, int64_t channels,
                  float* out, int64_t stride) {
   to_points<kPatch>([](const v16* d, v16* v) TARN_LAMBDA_INLINE { input_points9(d, v); }, g, false,
                     x, first, count, channels, out, stride);
 }
 
-void data_input_block(const Geometry& g, const float* gy, int64_t first, int64_t count,
+template <typename T>
+void data_input_block(const Geometry& g, const T* gy, int64_t first, int64_t count,
                       int64_t channels, float* out, int64_t stride) {
   to_points<kDataPatch>([](const v16* d, v16* v) TARN_LAMBDA_INLINE { data_points(d, v); }, g, true,
                         gy, first, count, channels, out, stride);
 }
 
-void gradient_block(const Geometry& g, const float* gy, int64_t first, int64_t count,
-                    int64_t channels, float* out, int64_t stride) {
+template <typename T>
+void gradient_block(const Geometry& g, const T* gy, int64_t first, int64_t count, int64_t channels,
+                    float* out, int64_t stride) {
   TileCursor at(g, first);
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    const float* pixels[kTile * kTile];
-    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros, pixels);
+    const T* pixels[kTile * kTile];
+    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros<T>, pixels);
     for_lanes(channels, [&](int64_t c, auto lanes) {
       float* tile = out + (c / kPanel * count + t) * kPanel + c % kPanel;
       transform_2d<kTile, kSide>(
@@ -171,14 +174,16 @@ void gradient_block(const Geometry& g, const float* gy, int64_t first, int64_t c
   }
 }
 
+template <typename T>
 void output_block(const Geometry& g, const float* m, int64_t stride, int64_t first, int64_t count,
-                  int64_t channels, const float* bias, float* y) {
+                  int64_t channels, const T* bias, T* y) {
   to_pixels<kTile>([](const v16* p, v16* v) TARN_LAMBDA_INLINE { output_samples4(p, v); }, g, false,
                    m, stride, first, count, channels, bias, y);
 }
 
+template <typename T>
 void data_output_block(const Geometry& g, const float* m, int64_t stride, int64_t first,
-                       int64_t count, int64_t channels, const float* bias, float* gx) {
+                       int64_t count, int64_t channels, const T* bias, T* gx) {
   to_pixels<kDataTile>([](const v16* p, v16* v) TARN_LAMBDA_INLINE { data_samples(p, v); }, g, true,
                        m, stride, first, count, channels, bias, gx);
 }
@@ -208,16 +213,22 @@ constexpr auto kFilterOf = [] {
 
 }  // namespace
 
-const Scheme kStridedScheme = {kSide * kSide,
-                               kFilterOf.data(),
-                               14,
-                               14,
-                               input_block,
-                               gradient_block,
-                               output_block,
-                               data_input_block,
-                               data_output_block,
-                               filter_block,
-                               filter_gradient_block};
+template <typename T>
+Scheme<T> strided_scheme() {
+  return {kSide * kSide,
+          kFilterOf.data(),
+          14,
+          14,
+          input_block<T>,
+          gradient_block<T>,
+          output_block<T>,
+          data_input_block<T>,
+          data_output_block<T>,
+          filter_block,
+          filter_gradient_block};
+}
+
+template Scheme<float> strided_scheme<float>();
+template Scheme<bfloat16> strided_scheme<bfloat16>();
 
 }  // namespace tarn::cpu::winograd

@@ -9,12 +9,13 @@ namespace {
 constexpr int64_t kPatch = 6;    // inputs per side of a tile
 constexpr int64_t kPoints = 36;  // kPatch * kPatch
 
-void input_block(const Geometry& g, const float* x, int64_t first, int64_t count, int64_t channels,
+template <typename T>
+void input_block(const Geometry& g, const T* x, int64_t first, int64_t count, int64_t channels,
                  float* out, int64_t stride) {
   TileCursor at(g, first);
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    const float* pixels[kPatch * kPatch];
-    patch_pointers<kPatch>(x, g.h, g.w, g.c, at.image, at.y - g.pad_h, at.x - g.pad_w, kZeros,
+    const T* pixels[kPatch * kPatch];
+    patch_pointers<kPatch>(x, g.h, g.w, g.c, at.image, at.y - g.pad_h, at.x - g.pad_w, kZeros<T>,
                            pixels);
     float* tile = out + t * kBlock;
     for_lanes(channels, [&](int64_t c, auto lanes) {
@@ -27,12 +28,13 @@ void input_block(const Geometry& g, const float* x, int64_t first, int64_t count
   }
 }
 
-void gradient_block(const Geometry& g, const float* gy, int64_t first, int64_t count,
-                    int64_t channels, float* out, int64_t stride) {
+template <typename T>
+void gradient_block(const Geometry& g, const T* gy, int64_t first, int64_t count, int64_t channels,
+                    float* out, int64_t stride) {
   TileCursor at(g, first);
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    const float* pixels[kTile * kTile];
-    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros, pixels);
+    const T* pixels[kTile * kTile];
+    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros<T>, pixels);
     for_lanes(channels, [&](int64_t c, auto lanes) {
       float* tile = out + (c / kPanel * count + t) * kPanel + c % kPanel;
       transform_2d<kTile, kPatch>(
@@ -45,12 +47,13 @@ void gradient_block(const Geometry& g, const float* gy, int64_t first, int64_t c
   }
 }
 
+template <typename T>
 void output_block(const Geometry& g, const float* m, int64_t stride, int64_t first, int64_t count,
-                  int64_t channels, const float* bias, float* y) {
+                  int64_t channels, const T* bias, T* y) {
   TileCursor at(g, first);
-  float outside[kBlock];  // takes the outputs beyond the image's edge
+  T outside[kBlock];  // takes the outputs beyond the image's edge
   for (int64_t t = 0; t < count; ++t, at.next()) {
-    float* pixels[kTile * kTile];
+    T* pixels[kTile * kTile];
     patch_pointers<kTile>(y, g.oh, g.ow, g.k, at.image, at.y, at.x, outside, pixels);
     const float* tile = m + t * kBlock;
     for_lanes(channels, [&](int64_t c, auto lanes) {
@@ -85,9 +88,22 @@ constexpr auto kOwnFilter = [] {
 }  // namespace
 
 // Three and two register blocks of tiles: with 64 channels the working set is some 1.3 MiB.
-const Scheme kUnitScheme = {kPoints,      kOwnFilter.data(),    42,
-                            28,           input_block,          gradient_block,
-                            output_block, input_block,          output_block,
-                            filter_block, filter_gradient_block};
+template <typename T>
+Scheme<T> unit_scheme() {
+  return {kPoints,
+          kOwnFilter.data(),
+          42,
+          28,
+          input_block<T>,
+          gradient_block<T>,
+          output_block<T>,
+          input_block<T>,
+          output_block<T>,
+          filter_block,
+          filter_gradient_block};
+}
+
+template Scheme<float> unit_scheme<float>();
+template Scheme<bfloat16> unit_scheme<bfloat16>();
 
 }  // namespace tarn::cpu::winograd

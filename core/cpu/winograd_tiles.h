@@ -3,13 +3,15 @@
 // A tile is 4x4 pixels of the output's image and the pixels of the input under them; tiles are
 // numbered through all images. Block buffers hold points x tiles x 64 channels, so that a block's
 // working set stays in the L2 cache. A Scheme says how tiles become points; there is one for stride
-// 1 (36 points, winograd_tiles.cpp) and one for stride 2 (81 points, winograd_strided.cpp).
+// 1 (36 points, winograd_tiles.cpp) and one for stride 2 (81 points, winograd_strided.cpp). Pixels
+// are f32 or bf16 (T below); points are always f32.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
+#include "tarn/core/cpu/bf16_lanes.h"
 #include "tarn/core/cpu/conv_shape.h"
 #include "tarn/core/cpu/micro_gemm.h"
 #include "tarn/core/cpu/winograd_transforms.h"
@@ -71,14 +73,15 @@ struct TileCursor {
   }
 };
 
-alignas(64) inline constexpr float kZeros[kBlock] = {};
+template <typename T>
+alignas(64) inline const T kZeros[kBlock] = {};
 
 /// Pointers to a kSide x kSide patch of pixels with its corner at (y, x); those outside the image
 /// point to `outside`.
-template <int kSide, typename Float>
-TARN_INLINE void patch_pointers(Float* base, int64_t height, int64_t width, int64_t channels,
-                                int64_t image, int64_t y, int64_t x, Float* outside,
-                                Float* pixels[kSide * kSide]) {
+template <int kSide, typename T>
+TARN_INLINE void patch_pointers(T* base, int64_t height, int64_t width, int64_t channels,
+                                int64_t image, int64_t y, int64_t x, T* outside,
+                                T* pixels[kSide * kSide]) {
   for (int r = 0; r < kSide; ++r) {
     const bool row_inside = y + r >= 0 && y + r < height;
     for (int s = 0; s < kSide; ++s) {
@@ -97,8 +100,8 @@ TARN_INLINE void for_lanes(int64_t channels, F f) {
   if (c < channels) f(c, channels - c);
 }
 
-template <typename Lanes>
-TARN_INLINE v16 load_lanes(const float* p, Lanes lanes) {
+template <typename T, typename Lanes>
+TARN_INLINE v16 load_lanes(const T* p, Lanes lanes) {
   if constexpr (std::is_same_v<Lanes, int64_t>) {
     return load16_partial(p, lanes);
   } else {
@@ -106,8 +109,8 @@ TARN_INLINE v16 load_lanes(const float* p, Lanes lanes) {
   }
 }
 
-template <typename Lanes>
-TARN_INLINE void store_lanes(float* p, v16 v, Lanes lanes) {
+template <typename T, typename Lanes>
+TARN_INLINE void store_lanes(T* p, v16 v, Lanes lanes) {
   if constexpr (std::is_same_v<Lanes, int64_t>) {
     store16_partial(p, v, lanes);
   } else {
@@ -117,13 +120,15 @@ TARN_INLINE void store_lanes(float* p, v16 v, Lanes lanes) {
 
 /// Channels [0, channels) of `count` tiles from `first` to points, `stride` floats apart. `image`
 /// points to the block's first channel.
-using TilesToPoints = void (*)(const Geometry& g, const float* image, int64_t first, int64_t count,
+template <typename T>
+using TilesToPoints = void (*)(const Geometry& g, const T* image, int64_t first, int64_t count,
                                int64_t channels, float* points, int64_t stride);
 /// Points [..][count][64] to pixels (plus bias if any); `bias` and `image` point to the block's
 /// first channel.
+template <typename T>
 using PointsToTiles = void (*)(const Geometry& g, const float* points, int64_t stride,
-                               int64_t first, int64_t count, int64_t channels, const float* bias,
-                               float* image);
+                               int64_t first, int64_t count, int64_t channels, const T* bias,
+                               T* image);
 
 /// Where a filter tap lies: weights are read as w[out * out_stride + in * in_stride + tap], with
 /// tap = 8 - tap when rotated by 180 degrees (backward data).
@@ -142,22 +147,25 @@ using PointsToFilters = void (*)(const float* m, int64_t stride, int64_t outs, i
                                  float* gw, int64_t out_stride);
 
 /// How one kind of convolution becomes products at points.
+template <typename T>
 struct Scheme {
   int64_t points;                         // of a tile
   const uint8_t* filter_of;               // which of the 36 filter points multiplies each point
   int64_t forward_tiles, gradient_tiles;  // tiles of a block
-  TilesToPoints input;                    // x[count][64] per point
-  TilesToPoints gradient;                 // gy, packed as panels [2][count][32] per point
-  PointsToTiles output;                   // y
-  TilesToPoints data_input;               // gy, for the gradient of x
-  PointsToTiles data_output;              // gx
+  TilesToPoints<T> input;                 // x[count][64] per point
+  TilesToPoints<T> gradient;              // gy, packed as panels [2][count][32] per point
+  PointsToTiles<T> output;                // y
+  TilesToPoints<T> data_input;            // gy, for the gradient of x
+  PointsToTiles<T> data_output;           // gx
   FiltersToPoints filters;
   PointsToFilters filter_gradient;
 };
 
-/// F(4x4, 3x3) for stride 1.
-extern const Scheme kUnitScheme;
+/// F(4x4, 3x3) for stride 1. T: float, bfloat16.
+template <typename T>
+Scheme<T> unit_scheme();
 /// F(4x4, 3x3) of the two phases of a stride-2 convolution with padding 1.
-extern const Scheme kStridedScheme;
+template <typename T>
+Scheme<T> strided_scheme();
 
 }  // namespace tarn::cpu::winograd

@@ -1,4 +1,4 @@
-# TarnVendors.cmake - decides whether GPUs may use NVIDIA's cuDNN (convolutions) and NCCL (ranks).
+# TarnVendors.cmake - decides whether GPUs may use NVIDIA's cuDNN (convolutions, attention) and NCCL (ranks).
 #
 #   TARN_CUDNN, TARN_NCCL   AUTO  if its header is found and is new enough
 #                           ON    it must be, and CUDA too; else configuring fails
@@ -52,7 +52,7 @@ function(tarn_find_vendor title header oldest without)
   set(TARN_${name}_WHY "${why}" PARENT_SCOPE)
 endfunction()
 
-tarn_find_vendor(cuDNN cudnn_version.h 9 "convolutions run on tarn's own kernels")
+tarn_find_vendor(cuDNN cudnn_version.h 9 "convolutions and attention run on tarn's own kernels")
 tarn_find_vendor(NCCL nccl.h 2.18 "ranks on GPUs cannot exchange tensors")
 
 # tarn_vendor_headers(TARGET): for sources that call these libraries, or stand in for them.

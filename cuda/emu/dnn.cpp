@@ -1,5 +1,6 @@
 // dnn.cpp - stand-in for the part of cuDNN's graph API that tarn uses: entry points, descriptors,
-// engines. Checks attributes as the library does; dnn_problem.cpp knows what graphs mean.
+// engines. Checks attributes as the library does; dnn_convolution.cpp and dnn_attention.cpp
+// know what graphs mean.
 #if TARN_HAVE_CUDNN
 
 #include "tarn/cuda/emu/dnn.h"
@@ -65,6 +66,17 @@ void set_attribute(DnnNode& node, int name, cudnnBackendAttributeType_t type, in
   node.values[name] = std::move(value);
 }
 
+std::shared_ptr<DnnProblem> read_graph(const DnnNode& graph) {
+  switch (graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes[0]->type) {
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+      return read_convolution_graph(graph);
+    default:
+      return read_attention_graph(graph);
+  }
+}
+
 void finalize(DnnNode& node) {
   if (node.finalized) fail_dnn(CUDNN_STATUS_BAD_PARAM, "the descriptor is finalized");
   for (const DnnRule& rule : dnn_rules(node.type)) {
@@ -86,7 +98,7 @@ void finalize(DnnNode& node) {
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-      check_operation(node);
+      check_convolution(node);
       break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       node.problem = read_graph(node);
@@ -128,7 +140,7 @@ std::vector<int> proposals(cudnnBackendHeurMode_t mode) {
 std::vector<cudnnBackendNumericalNote_t> notes_of(const DnnNode& engine) {
   if (engine.engine == kDnnAtomics) return {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
   if (engine.engine != kDnnTensorCore) return {};
-  if (engine.problem->x.type != CUDNN_DATA_FLOAT) return {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+  if (!engine.problem->is_f32()) return {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
   return {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS};
 }
 
@@ -192,11 +204,19 @@ void execute(const cudnnContext& handle, const DnnNode& plan, const DnnNode& pac
   }
   const auto ids = pack.numbers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.numbers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  const std::vector<const DnnTensor*> operands = plan.problem->operands();
   std::vector<void*> data;
-  for (const DnnTensor* t : plan.problem->operands()) {
+  auto numbers = std::make_shared<std::vector<float>>(operands.size());  // read now, used later
+  for (const DnnTensor* t : operands) {
     const auto found = std::find(ids.begin(), ids.end(), t->id);
     if (found == ids.end()) fail_dnn(CUDNN_STATUS_BAD_PARAM, "an operand has no pointer");
     const int64_t address = pointers[static_cast<std::size_t>(found - ids.begin())];
+    if (t->is_by_value) {
+      float& number = (*numbers)[data.size()];
+      std::memcpy(&number, reinterpret_cast<const void*>(address), sizeof number);
+      data.push_back(&number);
+      continue;
+    }
     if (address % t->alignment != 0) {
       fail_dnn(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "an operand is less aligned than said");
     }
@@ -204,20 +224,21 @@ void execute(const cudnnContext& handle, const DnnNode& plan, const DnnNode& pac
   }
   void* const workspace = pack.number<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
   const auto bytes = static_cast<std::size_t>(workspace_of(plan.engine));
-  const bool tf32 = plan.engine == kDnnTensorCore && plan.problem->x.type == CUDNN_DATA_FLOAT;
+  const bool tf32 = plan.engine == kDnnTensorCore && plan.problem->is_f32();
   const cudaError_t error = enqueue(
       *stream,
-      [problem = plan.problem, data, workspace, bytes, tf32] {
+      [problem = plan.problem, data, numbers, workspace, bytes, tf32] {
         // Blocks change in stream order, so this is when they can be checked.
         for (std::size_t i = 0; i < data.size(); ++i) {
           const DnnTensor& t = *problem->operands()[i];
+          if (t.is_by_value) continue;
           require_device_range(data[i], static_cast<std::size_t>(t.extent()) * size_of(t.type),
                                "cudnnBackendExecute");
         }
         require_device_range(workspace, bytes, "cudnnBackendExecute: workspace");
         MemoryAccess access;
         if (bytes > 0) std::memset(workspace, 0xFF, bytes);
-        run_problem(*problem, data, tf32);
+        problem->run(data, tf32);
       },
       lock);
   if (error != cudaSuccess) fail_dnn(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream");

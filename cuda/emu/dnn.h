@@ -65,33 +65,43 @@ struct DnnFailure {
 struct DnnTensor {
   int64_t id = 0, alignment = 0;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  int64_t sizes[4], strides[4];  // N, C, H, W
+  int64_t sizes[4], strides[4];  // N, C, H, W; or batch, head, row, column
   bool is_virtual = false;
+  bool is_by_value = false;  // one number in host memory
 
   int64_t extent() const;  // elements from the first to the last, both included
+  int64_t offset(int64_t a, int64_t b, int64_t c, int64_t d) const {
+    return a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
+  }
 };
-
-/// A convolution in one of its three directions, and a bias that is added to its result.
-struct DnnProblem {
-  cudnnBackendDescriptorType_t pass;
-  DnnTensor x, weight, y;
-  int64_t padding[2], stride[2], dilation[2];
-  bool has_bias = false;
-  DnnTensor bias, sum;  // y = sum + bias
-
-  /// The tensors that live in memory.
-  std::vector<const DnnTensor*> operands() const;
-};
-
-/// Checks an operation graph as cuDNN does and reads it. Throws DnnFailure.
-std::shared_ptr<DnnProblem> read_graph(const DnnNode& graph);
-void check_operation(const DnnNode& operation);
-
-/// Computes it now; `data` in the order of operands(). With `tf32`, f32 inputs lose their lower 13
-/// bits first. Device memory must be accessible.
-void run_problem(const DnnProblem& problem, const std::vector<void*>& data, bool tf32);
+/// Throws DnnFailure unless it has 4 dimensions.
+DnnTensor read_tensor(const DnnNode& node);
 
 std::size_t size_of(cudnnDataType_t type);  // 0: not one of f32, f16, bf16
+float load(const DnnTensor& t, const void* data, int64_t at);
+void store(const DnnTensor& t, void* data, int64_t at, float value);
+
+/// What an operation graph computes.
+struct DnnProblem {
+  virtual ~DnnProblem() = default;
+
+  /// The tensors that the caller has to give.
+  virtual std::vector<const DnnTensor*> operands() const = 0;
+  virtual bool is_f32() const = 0;
+  /// Computes it now; `data` in the order of operands(). With `tf32`, f32 inputs lose their lower
+  /// 13 bits first. Device memory must be accessible.
+  virtual void run(const std::vector<void*>& data, bool tf32) const = 0;
+};
+
+/// Check an operation, or an operation graph, as cuDNN does, and read it. Throw DnnFailure.
+void check_convolution(const DnnNode& operation);
+std::shared_ptr<DnnProblem> read_convolution_graph(const DnnNode& graph);
+std::shared_ptr<DnnProblem> read_attention_graph(const DnnNode& graph);
+
+/// Throws DnnFailure unless `condition` holds.
+inline void require(bool condition, cudnnStatus_t status, const char* text) {
+  if (!condition) fail_dnn(status, text);
+}
 
 // Engines of the stand-in, one of each kind that a caller must be able to tell apart.
 enum DnnEngine {

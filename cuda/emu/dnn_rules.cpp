@@ -15,7 +15,8 @@ const std::vector<DnnRule>& dnn_rules(cudnnBackendDescriptorType_t type) {
                              {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1, true},
                              {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 1, 8, true},
                              {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 1, 8, true},
-                             {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, false}};
+                             {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, false},
+                             {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1, false}};
   static const Rules kConvolution{
       {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true},
       {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1, true},
@@ -33,12 +34,29 @@ const std::vector<DnnRule>& dnn_rules(cudnnBackendDescriptorType_t type) {
   static const Rules kData = pass(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA);
   static const Rules kFilter = pass(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA);
   static const Rules kPointwise{{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, 1, true},
-                                {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1, true}};
+                                {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1, true},
+                                {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, 1, false}};
   static const Rules kPointwiseOperation{
       {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kDescriptor, 1, 1, true},
       {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, kDescriptor, 1, 1, true},
-      {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kDescriptor, 1, 1, false},
+      {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, kDescriptor, 1, 1, false},
       {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kDescriptor, 1, 1, true}};
+  static const Rules kProduct{{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true}};
+  static const Rules kProductOperation{
+      {CUDNN_ATTR_OPERATION_MATMUL_DESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_MATMUL_ADESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_MATMUL_BDESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_MATMUL_CDESC, kDescriptor, 1, 1, true}};
+  static const Rules kReduction{
+      {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, 1, true},
+      {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true}};
+  static const Rules kReductionOperation{
+      {CUDNN_ATTR_OPERATION_REDUCTION_DESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kDescriptor, 1, 1, true},
+      {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, kDescriptor, 1, 1, true}};
+  static const Rules kReshape{{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kDescriptor, 1, 1, true},
+                              {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, kDescriptor, 1, 1, true}};
   static const Rules kGraph{{CUDNN_ATTR_OPERATIONGRAPH_OPS, kDescriptor, 1, kAny, true},
                             {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true}};
   static const Rules kHeuristics{{CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, kDescriptor, 1, 1, true},
@@ -65,6 +83,16 @@ const std::vector<DnnRule>& dnn_rules(cudnnBackendDescriptorType_t type) {
       return kPointwise;
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
       return kPointwiseOperation;
+    case CUDNN_BACKEND_MATMUL_DESCRIPTOR:
+      return kProduct;
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+      return kProductOperation;
+    case CUDNN_BACKEND_REDUCTION_DESCRIPTOR:
+      return kReduction;
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+      return kReductionOperation;
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+      return kReshape;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       return kGraph;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:

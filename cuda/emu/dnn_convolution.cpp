@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 
-#include "tarn/core/half.h"
 #include "tarn/cuda/emu/dnn.h"
 
 namespace tarn::emu {
@@ -36,33 +35,33 @@ Names names_of(cudnnBackendDescriptorType_t pass) {
   }
 }
 
-void require(bool condition, cudnnStatus_t status, const char* text) {
-  if (!condition) fail_dnn(status, text);
-}
+/// A convolution in one of its three directions, and a bias that is added to its result.
+struct Convolution final : DnnProblem {
+  cudnnBackendDescriptorType_t pass;
+  DnnTensor x, weight, y;
+  int64_t padding[2], stride[2], dilation[2];
+  bool has_bias = false;
+  DnnTensor bias, sum;  // y = sum + bias
 
-DnnTensor read_tensor(const DnnNode& node) {
-  DnnTensor t;
-  t.id = node.number<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID, 0);
-  t.alignment = node.number<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 0);
-  t.type = node.number(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT);
-  t.is_virtual = node.number(CUDNN_ATTR_TENSOR_IS_VIRTUAL, false);
-  const auto sizes = node.numbers(CUDNN_ATTR_TENSOR_DIMENSIONS);
-  const auto strides = node.numbers(CUDNN_ATTR_TENSOR_STRIDES);
-  require(sizes.size() == 4 && strides.size() == 4, CUDNN_STATUS_NOT_SUPPORTED_SHAPE,
-          "tensors of a 2-d convolution have 4 dimensions");
-  std::copy(sizes.begin(), sizes.end(), t.sizes);
-  std::copy(strides.begin(), strides.end(), t.strides);
-  require(size_of(t.type) != 0, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "data type of a tensor");
-  return t;
-}
+  std::vector<const DnnTensor*> operands() const override {
+    std::vector<const DnnTensor*> list{&x, &weight, &y};
+    if (has_bias) list.push_back(&bias);
+    return list;
+  }
+  bool is_f32() const override { return x.type == CUDNN_DATA_FLOAT; }
+  void run(const std::vector<void*>& data, bool tf32) const override;
+};
 
-DnnProblem read_convolution(const DnnNode& operation) {
+Convolution read_convolution(const DnnNode& operation) {
   const Names names = names_of(operation.type);
-  DnnProblem p;
+  Convolution p;
   p.pass = operation.type;
   p.x = read_tensor(*operation.node(names.x));
   p.weight = read_tensor(*operation.node(names.weight));
   p.y = read_tensor(*operation.node(names.y));
+  for (const DnnTensor* t : {&p.x, &p.weight, &p.y}) {
+    require(size_of(t->type) != 0, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "data type of a tensor");
+  }
   const DnnNode& convolution = *operation.node(names.convolution);
   const auto copy = [&](int name, int64_t* to) {
     const auto values = convolution.numbers(name);
@@ -91,37 +90,9 @@ float round_to_tf32(float value) {
   return std::bit_cast<float>((bits + 0xFFFu + ((bits >> 13) & 1u)) & ~0x1FFFu);
 }
 
-float load(const DnnTensor& t, const void* data, int64_t at) {
-  switch (t.type) {
-    case CUDNN_DATA_HALF:
-      return static_cast<const half*>(data)[at];
-    case CUDNN_DATA_BFLOAT16:
-      return static_cast<const bfloat16*>(data)[at];
-    default:
-      return static_cast<const float*>(data)[at];
-  }
-}
-
-void store(const DnnTensor& t, void* data, int64_t at, float value) {
-  switch (t.type) {
-    case CUDNN_DATA_HALF:
-      static_cast<half*>(data)[at] = half(value);
-      break;
-    case CUDNN_DATA_BFLOAT16:
-      static_cast<bfloat16*>(data)[at] = bfloat16(value);
-      break;
-    default:
-      static_cast<float*>(data)[at] = value;
-  }
-}
-
-int64_t offset(const DnnTensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
-  return a * t.strides[0] + b * t.strides[1] + c * t.strides[2] + d * t.strides[3];
-}
-
 // f(x offset, weight offset, y offset) for every product of the convolution.
 template <class F>
-void for_each_product(const DnnProblem& p, F f) {
+void for_each_product(const Convolution& p, F f) {
   const int64_t* const y = p.y.sizes;
   const int64_t* const w = p.weight.sizes;
   const int64_t per_group = y[1] / (p.x.sizes[1] / w[1]);
@@ -136,8 +107,8 @@ void for_each_product(const DnnProblem& p, F f) {
             if (iw < 0 || iw >= p.x.sizes[3]) continue;
             for (int64_t k = 0; k < y[1]; ++k) {
               for (int64_t c = 0; c < w[1]; ++c) {
-                f(offset(p.x, n, k / per_group * w[1] + c, ih, iw), offset(p.weight, k, c, r, s),
-                  offset(p.y, n, k, oh, ow));
+                f(p.x.offset(n, k / per_group * w[1] + c, ih, iw), p.weight.offset(k, c, r, s),
+                  p.y.offset(n, k, oh, ow));
               }
             }
           }
@@ -152,7 +123,7 @@ void for_each_element(const DnnTensor& t, F f) {
   for (int64_t a = 0; a < t.sizes[0]; ++a) {
     for (int64_t b = 0; b < t.sizes[1]; ++b) {
       for (int64_t c = 0; c < t.sizes[2]; ++c) {
-        for (int64_t d = 0; d < t.sizes[3]; ++d) f(offset(t, a, b, c, d), b);
+        for (int64_t d = 0; d < t.sizes[3]; ++d) f(t.offset(a, b, c, d), b);
       }
     }
   }
@@ -167,72 +138,8 @@ std::vector<float> load_all(const DnnTensor& t, const void* data, bool tf32) {
   return values;
 }
 
-}  // namespace
-
-int64_t DnnTensor::extent() const {
-  int64_t last = 0;
-  for (int i = 0; i < 4; ++i) last += (sizes[i] - 1) * strides[i];
-  return last + 1;
-}
-
-std::vector<const DnnTensor*> DnnProblem::operands() const {
-  std::vector<const DnnTensor*> list{&x, &weight, &y};
-  if (has_bias) list.push_back(&bias);
-  return list;
-}
-
-std::size_t size_of(cudnnDataType_t type) {
-  if (type == CUDNN_DATA_FLOAT) return 4;
-  return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16 ? 2 : 0;
-}
-
-void check_operation(const DnnNode& operation) {
-  if (operation.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) return;
-  const DnnProblem p = read_convolution(operation);
-  for (const DnnTensor* t : {&p.x, &p.weight, &p.y}) {
-    require(t->is_virtual || t->alignment % static_cast<int64_t>(size_of(t->type)) == 0,
-            CUDNN_STATUS_BAD_PARAM, "alignment is no multiple of the element");
-  }
-}
-
-std::shared_ptr<DnnProblem> read_graph(const DnnNode& graph) {
-  const auto& operations = graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
-  const DnnNode& first = *operations[0];
-  require(first.type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR && operations.size() <= 2,
-          CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "only convolution and convolution + bias");
-  auto problem = std::make_shared<DnnProblem>(read_convolution(first));
-  if (operations.size() == 2) {
-    const DnnNode& add = *operations[1];
-    require(
-        first.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
-            add.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
-            add.node(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
-                    ->number(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_MUL) == CUDNN_POINTWISE_ADD,
-        CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "only a forward convolution has a bias");
-    problem->has_bias = true;
-    problem->sum = problem->y;
-    problem->y = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
-    problem->bias = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_BDESC));
-    const DnnTensor in = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
-    require(in.id == problem->sum.id && in.is_virtual, CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
-            "the sum must read the convolution's virtual result");
-    const DnnTensor& b = problem->bias;
-    require(std::equal(in.sizes, in.sizes + 4, problem->y.sizes) && b.sizes[1] == in.sizes[1] &&
-                b.sizes[0] * b.sizes[2] * b.sizes[3] == 1,
-            CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes of the sum do not match");
-  }
-  std::vector<int64_t> ids;
-  for (const DnnTensor* t : problem->operands()) {
-    require(!t->is_virtual, CUDNN_STATUS_BAD_PARAM, "an operand of the graph is virtual");
-    ids.push_back(t->id);
-  }
-  std::sort(ids.begin(), ids.end());
-  require(std::adjacent_find(ids.begin(), ids.end()) == ids.end(),
-          CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "two tensors have one unique id");
-  return problem;
-}
-
-void run_problem(const DnnProblem& p, const std::vector<void*>& data, bool tf32) {
+void Convolution::run(const std::vector<void*>& data, bool tf32) const {
+  const Convolution& p = *this;
   const bool forward = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
   const bool backward_data = p.pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
   std::vector<float> x, w, y;
@@ -261,6 +168,54 @@ void run_problem(const DnnProblem& p, const std::vector<void*>& data, bool tf32)
     }
     store(out, to, i, static_cast<float>(value));
   });
+}
+
+}  // namespace
+
+void check_convolution(const DnnNode& operation) {
+  const Convolution p = read_convolution(operation);
+  for (const DnnTensor* t : {&p.x, &p.weight, &p.y}) {
+    require(t->is_virtual || t->alignment % static_cast<int64_t>(size_of(t->type)) == 0,
+            CUDNN_STATUS_BAD_PARAM, "alignment is no multiple of the element");
+  }
+}
+
+std::shared_ptr<DnnProblem> read_convolution_graph(const DnnNode& graph) {
+  const auto& operations = graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
+  const DnnNode& first = *operations[0];
+  require(operations.size() <= 2, CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
+          "only convolution and convolution + bias");
+  auto problem = std::make_shared<Convolution>(read_convolution(first));
+  if (operations.size() == 2) {
+    const DnnNode& add = *operations[1];
+    require(
+        first.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
+            add.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
+            add.node(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) != nullptr &&
+            add.node(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                    ->number(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_MUL) == CUDNN_POINTWISE_ADD,
+        CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "only a forward convolution has a bias");
+    problem->has_bias = true;
+    problem->sum = problem->y;
+    problem->y = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+    problem->bias = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_BDESC));
+    const DnnTensor in = read_tensor(*add.node(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
+    require(in.id == problem->sum.id && in.is_virtual, CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN,
+            "the sum must read the convolution's virtual result");
+    const DnnTensor& b = problem->bias;
+    require(std::equal(in.sizes, in.sizes + 4, problem->y.sizes) && b.sizes[1] == in.sizes[1] &&
+                b.sizes[0] * b.sizes[2] * b.sizes[3] == 1,
+            CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes of the sum do not match");
+  }
+  std::vector<int64_t> ids;
+  for (const DnnTensor* t : problem->operands()) {
+    require(!t->is_virtual, CUDNN_STATUS_BAD_PARAM, "an operand of the graph is virtual");
+    ids.push_back(t->id);
+  }
+  std::sort(ids.begin(), ids.end());
+  require(std::adjacent_find(ids.begin(), ids.end()) == ids.end(),
+          CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "two tensors have one unique id");
+  return problem;
 }
 
 }  // namespace tarn::emu
