@@ -52,8 +52,17 @@ struct Epoch::State {
   }
 
   Batch prepare(int64_t number) const {
-    const int64_t begin = number * options.batch_size;
-    const int64_t end = std::min(begin + options.batch_size, static_cast<int64_t>(order.size()));
+    int64_t begin = number * options.batch_size;
+    int64_t end = std::min(begin + options.batch_size, static_cast<int64_t>(order.size()));
+    if (options.part) {
+      const int64_t rows = end - begin;
+      const auto [first, last] = options.part(key.epoch, number, rows);
+      TARN_CHECK_AS(ValueError, first >= 0 && first <= last && last <= rows,
+                    "DataLoader: the part of batch ", number, " must lie in its ", rows,
+                    " rows; got [", first, ", ", last, ")");
+      end = begin + last;
+      begin += first;
+    }
     Batch batch = dataset.batch(
         std::span(order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         key);

@@ -9,13 +9,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "tarn/data/dataset.h"
 #include "tarn/data/sampler.h"
 
 namespace tarn::data {
+
+/// The rows [first, second) of the `rows` that a batch has.
+using BatchPart =
+    std::function<std::pair<int64_t, int64_t>(int64_t epoch, int64_t batch, int64_t rows)>;
 
 struct LoaderOptions {
   int64_t batch_size = 1;
@@ -25,6 +31,10 @@ struct LoaderOptions {
   uint64_t seed = 0;        ///< of the augmentation
   bool pin_memory = false;  ///< batches in page-locked memory, for copies that do not wait
   double timeout_s = 300;   ///< longest wait for one batch before an error says which
+  /// Which rows of each batch are prepared; null: all. Asked once for a batch, by the thread that
+  /// prepares it. Loaders of several ranks that share batches by it lose and repeat nothing,
+  /// whatever the parts are, as long as the ranks cut alike.
+  BatchPart part = nullptr;
 };
 
 /// One pass over the data. Leaving it early stops its threads; so does an error, which reaches the
@@ -75,6 +85,8 @@ class DataLoader {
   int64_t size() const;
   /// Examples in an epoch.
   int64_t examples() const;
+  /// How many batches after the one that the caller has taken last may be under way.
+  int64_t ahead() const { return options_.workers * options_.prefetch; }
   /// Starts a pass. first_batch > 0 resumes in the middle, without preparing what came before.
   Epoch epoch(int64_t epoch, int64_t first_batch = 0) const;
 

@@ -111,6 +111,17 @@ void check_same_layout(ProcessGroup& group, const std::string& what, const Tenso
   }
 }
 
+void check_one_device(const std::string& what, const TensorDict& tensors) {
+  const TensorDict::Item* first = nullptr;
+  for (const TensorDict::Item& item : tensors) {
+    if (!first) first = &item;
+    TARN_CHECK_AS(DeviceError, item.second.device() == first->second.device(), what,
+                  ": the module must be on one device; got ", first->first, " on ",
+                  first->second.device(), ", ", item.first, " on ", item.second.device(),
+                  "; move it to one, or average the gradients of each device's part by hand");
+  }
+}
+
 void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, int root) {
   if (tensors.empty() || group.size() == 1) return;
   std::vector<Tensor> copies;

@@ -16,6 +16,10 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
 /// sizes and dtypes in the same order; it names the first difference. `what`: "ddp: parameters".
 void check_same_layout(ProcessGroup& group, const std::string& what, const TensorDict& tensors);
 
+/// Throws DeviceError that names the first tensor which is not where the first of all is, before
+/// any message. `what`: "ddp".
+void check_one_device(const std::string& what, const TensorDict& tensors);
+
 /// Gives all ranks the values of rank `root`, in one message. Tensors that hold them already are
 /// not written to, so their version stays.
 void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, int root = 0);

@@ -68,8 +68,8 @@ void Balancer::rebalance() {
   }
 }
 
-std::vector<int64_t> Balancer::cut(int64_t rows) const {
-  std::vector<int64_t> counts = cut_by_share(rows, shares_);
+std::vector<int64_t> cut_for_all(int64_t rows, const std::vector<double>& shares) {
+  std::vector<int64_t> counts = cut_by_share(rows, shares);
   if (rows < static_cast<int64_t>(counts.size())) return counts;
   for (int64_t& count : counts) {
     if (count > 0) continue;
@@ -77,6 +77,30 @@ std::vector<int64_t> Balancer::cut(int64_t rows) const {
     count = 1;
   }
   return counts;
+}
+
+std::vector<int64_t> BatchShares::cut(int64_t step, int64_t rows) const {
+  const std::lock_guard lock(mutex_);
+  auto at = since_.rbegin();
+  while (at->step > step && std::next(at) != since_.rend()) ++at;
+  return cut_for_all(rows, at->shares);
+}
+
+bool BatchShares::add(int64_t step, int64_t rows, std::span<const double> seconds) {
+  const std::vector<int64_t> counts = cut(step, rows);
+  const std::lock_guard lock(mutex_);
+  while (since_.size() > 1 && since_[1].step <= step) since_.pop_front();
+  if (since_.size() > 1) return false;  // the newest shares do not hold yet
+  balancer_.add(counts, seconds);
+  if (balancer_.shares() == since_[0].shares) return false;
+  since_.push_back({step + 1 + ahead_, balancer_.shares()});
+  return true;
+}
+
+void BatchShares::restart(Balancer balancer) {
+  const std::lock_guard lock(mutex_);
+  balancer_ = std::move(balancer);
+  restart();
 }
 
 }  // namespace tarn::dist

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tarn::dist {
@@ -10,6 +13,8 @@ namespace tarn::dist {
 /// Whole numbers whose sum is `rows`, proportional to the shares as nearly as consecutive rounding
 /// allows. Shares that are all 0 count as equal.
 std::vector<int64_t> cut_by_share(int64_t rows, const std::vector<double>& shares);
+/// The same with at least one row for every part, where there are enough.
+std::vector<int64_t> cut_for_all(int64_t rows, const std::vector<double>& shares);
 
 /// Measures how many rows a second each part does, and cuts batches so that all take equally long:
 /// shares that lead to equal times stay what they are. Parts that feed it the same figures cut
@@ -23,8 +28,8 @@ class Balancer {
   /// After a step: what each part had to do, and how long it took. The first step of all is left
   /// out, since much is made in it that stays.
   void add(std::span<const int64_t> rows, std::span<const double> seconds);
-  /// At least one row for every part, where there are enough, so that it goes on being measured.
-  std::vector<int64_t> cut(int64_t rows) const;
+  /// cut_for_all, so that every part goes on being measured.
+  std::vector<int64_t> cut(int64_t rows) const { return cut_for_all(rows, shares_); }
   /// Their sum is 1.
   const std::vector<double>& shares() const { return shares_; }
 
@@ -33,6 +38,40 @@ class Balancer {
 
   int64_t every_, steps_ = -1;  // since the last new shares
   std::vector<double> shares_, rows_, seconds_;
+};
+
+/// A Balancer of batches that are prepared ahead: new shares hold from the first batch on that
+/// nobody can have begun, and until then nothing is measured. Parts that call it alike cut alike.
+/// Thread safety: cut() may be called from any thread.
+class BatchShares {
+ public:
+  /// ahead: how many batches after the current one may have been begun.
+  BatchShares(Balancer balancer, int64_t ahead) : balancer_(std::move(balancer)), ahead_(ahead) {
+    restart();
+  }
+
+  /// How many of `rows` each part takes of a batch. step: its number among all batches of the run.
+  /// REQUIRES: not before the step that add() had last.
+  std::vector<int64_t> cut(int64_t step, int64_t rows) const;
+  /// After a step, in their order: how long each part took for its rows. True if there are new
+  /// shares.
+  bool add(int64_t step, int64_t rows, std::span<const double> seconds);
+  /// The newest.
+  const std::vector<double>& shares() const { return balancer_.shares(); }
+  /// Goes on with another's shares and figures, while no batch is under way.
+  void restart(Balancer balancer);
+
+ private:
+  struct Since {
+    int64_t step;
+    std::vector<double> shares;
+  };
+  void restart() { since_ = {{INT64_MIN, balancer_.shares()}}; }
+
+  Balancer balancer_;
+  int64_t ahead_;
+  mutable std::mutex mutex_;
+  std::deque<Since> since_;  // ascending; the first holds at the step that add() had last
 };
 
 }  // namespace tarn::dist

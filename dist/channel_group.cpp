@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "tarn/dist/point_to_point.h"
+#include "tarn/dist/waited.h"
 
 namespace tarn::dist {
 
@@ -48,6 +49,7 @@ class ChannelGroup::Job final : public Work {
     try {
       link.guard(name_, [&] {
         try {
+          if (collective_.lost) return link.lose();
           collectives.run(collective_, sequence_, Clock::now() + link.next_timeout());
         } catch (...) {
           link.recorder().changed(sequence_,
@@ -70,12 +72,14 @@ class ChannelGroup::Job final : public Work {
   }
 
   void wait() override {
+    const WaitClock clock;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_; });  // the transport's own limits end it
     if (error_) std::rethrow_exception(error_);
   }
 
   void wait(Millis limit) override {
+    const WaitClock clock;
     std::unique_lock lock(mutex_);
     TARN_CHECK_AS(TimeoutError, changed_.wait_for(lock, limit, [&] { return done_; }), name_,
                   ": not done after ", duration_text(limit), "; it goes on");

@@ -49,8 +49,11 @@ class Link {
   }
   /// The limit of the next operation: the first may take longer.
   Millis next_timeout() {
-    return started_.exchange(true) ? options_.timeout : options_.start_timeout;
+    const Millis limit = started_.exchange(true) ? options_.timeout : options_.start_timeout;
+    return lost_ ? 2 * limit : limit;
   }
+  /// This rank has dropped something (TARN_FAULT): those who miss it reach their limits first.
+  void lose() { lost_ = true; }
 
  private:
   std::string place(const std::string& operation) const;
@@ -59,7 +62,7 @@ class Link {
   int rank_, size_;
   GroupOptions options_;
   FlightRecorder recorder_;
-  std::atomic<bool> started_{false};
+  std::atomic<bool> started_{false}, lost_{false};
   mutable std::mutex mutex_;
   std::string dead_;  // why, once it is
 };

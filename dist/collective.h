@@ -42,6 +42,7 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
   uint32_t tag = 0;
+  bool lost = false;  // it counts, but nothing is sent or received: TARN_FAULT's drop
   std::vector<Tensor> inputs = {};
   std::vector<Tensor> outputs = {};
 

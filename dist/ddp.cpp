@@ -11,6 +11,9 @@ namespace {
 
 // Before the reducer is made: its hooks belong to parameters that agree.
 nn::Module& same_everywhere(nn::Module& module, ProcessGroup& group) {
+  TensorDict tensors = module.named_parameters();
+  for (const auto& [name, buffer] : module.named_buffers()) tensors.add(name, buffer);
+  check_one_device("ddp", tensors);
   check_same_layout(group, "ddp: parameters", module.named_parameters());
   check_same_layout(group, "ddp: buffers", module.named_buffers());
   std::vector<Tensor> all = module.parameters();

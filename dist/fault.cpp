@@ -20,7 +20,7 @@ namespace {
 [[noreturn]] void refuse(const std::string& text) {
   tarn::detail::fail<ValueError>(
       "TARN_FAULT must be like \"rank=1 at=20 do=kill\" (or every=N; exit, "
-      "hang, delay:MS); got \"",
+      "hang, drop, delay:MS); got \"",
       text, "\"");
 }
 
@@ -55,6 +55,8 @@ Fault parse_fault(const std::string& text) {
         fault.kind = Fault::Kind::kExit;
       } else if (value == "hang") {
         fault.kind = Fault::Kind::kHang;
+      } else if (value == "drop") {
+        fault.kind = Fault::Kind::kDrop;
       } else if (value.starts_with("delay:")) {
         fault.kind = Fault::Kind::kDelay;
         fault.delay_ms = number(value.substr(6));
@@ -69,27 +71,31 @@ Fault parse_fault(const std::string& text) {
   return fault;
 }
 
-void maybe_fail(int rank) {
+bool maybe_fail(int rank) {
   static const std::optional<Fault> fault = [] {
     const char* text = std::getenv("TARN_FAULT");
     return text ? std::optional<Fault>(parse_fault(text)) : std::nullopt;
   }();
-  if (!fault || fault->rank != launched_rank(rank)) return;
+  if (!fault || fault->rank != launched_rank(rank)) return false;
   static std::atomic<int64_t> count{0};
   const int64_t number = ++count;
-  if (fault->at > 0 ? number != fault->at : number % fault->every != 0) return;
+  if (fault->at > 0 ? number != fault->at : number % fault->every != 0) return false;
   switch (fault->kind) {
     case Fault::Kind::kKill:
       ::raise(SIGKILL);
-      return;
+      break;
     case Fault::Kind::kExit:
       ::_exit(3);
     case Fault::Kind::kHang:
       ::raise(SIGSTOP);
-      return;
+      break;
     case Fault::Kind::kDelay:
       std::this_thread::sleep_for(std::chrono::milliseconds(fault->delay_ms));
+      break;
+    case Fault::Kind::kDrop:
+      return true;
   }
+  return false;
 }
 
 }  // namespace tarn::dist

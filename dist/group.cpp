@@ -114,7 +114,7 @@ WorkPtr ProcessGroup::start(Collective c) {
   TARN_CHECK_AS(ValueError, c.kind == Kind::kBarrier || !c.inputs.empty() || !c.outputs.empty(),
                 kind_name(c.kind), ": needs at least one tensor");
   check_tensors(c);
-  maybe_fail(rank_);
+  c.lost = maybe_fail(rank_);
   const bool in_place = c.kind == Kind::kAllReduce ||
                         (c.kind == Kind::kReduce && c.root == rank_) ||
                         (c.kind == Kind::kBroadcast && c.root != rank_);

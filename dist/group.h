@@ -54,9 +54,10 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;
 
-/// Thread safety: collectives of one group are called from one thread at a time, since their order
-/// is the same on all ranks. Two groups are independent of each other.
-class ProcessGroup {
+/// Made by the functions of the transports, which return it shared. Thread safety: collectives of
+/// one group are called from one thread at a time, since their order is the same on all ranks. Two
+/// groups are independent of each other.
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;

@@ -6,9 +6,7 @@
 namespace tarn::dist {
 namespace {
 
-// How long a rank in trouble waits for the others to say where they are; idle ones look once in
-// kIdleLook (nccl_group_queue.cpp).
-constexpr Millis kGrace{1000}, kLook{20};
+constexpr Millis kLook{20};
 
 }  // namespace
 

@@ -18,6 +18,10 @@
 
 namespace tarn::dist {
 
+/// How long a rank in trouble waits for the others to say where they are; idle ones look once in
+/// kIdleLook (nccl_group_queue.cpp).
+inline constexpr Millis kGrace{1000};
+
 /// How a rank ended.
 struct Ending {
   bool failed = false;    // else: it left when its own work was done

@@ -182,19 +182,22 @@ void NcclQueue::run() {
 }
 
 void NcclQueue::enqueue(const WorkRef& work) {
-  last_ = work->header_;
+  const bool dropped = work->collective_.lost, held = lost_ && !dropped;
+  if (dropped) lost_ = state_->lost = true;
+  if (!lost_) last_ = work->header_;
   running_.push_back(work);
   try {
     state_->check_alive();
     work->limit_ = state_->next_timeout();
     work->deadline_ = Clock::now() + work->limit_;
     if (name_.empty()) state_->recorder.changed(work->number_, FlightRecorder::State::kRunning);
-    if (!connected_) connect(work->deadline_);
-    if (state_->options.check_calls) check_calls(work->header_, work->deadline_);
+    if (held) await("group " + state_->options.group.name + "/nccl/never", work->deadline_);
+    if (!connected_ && !dropped) connect(work->deadline_);
+    if (state_->options.check_calls && !dropped) check_calls(work->header_, work->deadline_);
     const StreamGuard guard(stream_);
     work->ready_.wait(stream_);
     work->start_.record(stream_);
-    run_collective(comm_, work->collective_, work->deadline_);
+    if (!dropped) run_collective(comm_, work->collective_, work->deadline_);
     work->done_.record(stream_);
     const std::lock_guard lock(work->mutex_);
     work->collective_ = {};

@@ -29,11 +29,14 @@ struct NcclState {
   std::unique_ptr<Notes> notes;
   FlightRecorder recorder;
   std::atomic<bool> started{false};
+  std::atomic<bool> lost{false};  // something was dropped (TARN_FAULT): others reach limits first
   std::atomic<uint64_t> last{0};  // number of the last collective
 
   /// The limit of the next operation: the first may take longer.
   Millis next_timeout() {
-    return started.exchange(true) ? options.group.timeout : options.group.start_timeout;
+    const Millis limit =
+        started.exchange(true) ? options.group.timeout : options.group.start_timeout;
+    return lost ? 2 * limit + kGrace : limit;
   }
   /// Why the group is dead; "" if it is not.
   std::string dead();
@@ -133,6 +136,7 @@ class NcclQueue {
   // The thread's own:
   std::deque<WorkRef> running_;  // enqueued, not done
   Header last_;
+  bool lost_ = false;  // a work was dropped: what comes after it would arrive in its place
   int64_t news_ = 0;
   Clock::time_point next_look_{}, suspect_since_{};
   std::vector<std::optional<Ending>> endings_;  // by place in ranks_

@@ -2,6 +2,7 @@
 #ifdef TARN_HAVE_NCCL
 
 #include "tarn/dist/nccl_group_queue.h"
+#include "tarn/dist/waited.h"
 
 namespace tarn::dist {
 
@@ -83,6 +84,7 @@ void NcclWork::end(std::exception_ptr error) {
 }
 
 void NcclWork::wait() {
+  const WaitClock clock;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return phase_ != Phase::kQueued; });  // the queue's limits end it
@@ -93,6 +95,7 @@ void NcclWork::wait() {
 }
 
 void NcclWork::wait(Millis limit) {
+  const WaitClock clock;
   const auto deadline = Clock::now() + limit;
   for (Pause pause; !over(); pause()) {
     TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, name_, ": not done after ",

@@ -9,6 +9,8 @@
 
 #include <pthread.h>
 
+#include "tarn/dist/waited.h"
+
 namespace tarn::dist {
 namespace {
 
@@ -21,7 +23,8 @@ constexpr Millis kIdle{3600000}, kLook{50};
 // One send or receive. Held by its Work, and by Messages until it is over.
 class Message {
  public:
-  Message(std::shared_ptr<Link> link, const Collective& c)
+  /// held: nothing is sent, as what came before it in its lane was dropped.
+  Message(std::shared_ptr<Link> link, const Collective& c, bool held)
       : link_(std::move(link)),
         peer_(c.root),
         sends_(c.kind == CollectiveKind::kSend),
@@ -37,8 +40,9 @@ class Message {
     header_.bytes = packed_.bytes();
     // The slot of large data names its size, so that data never meets a receiver that has no room
     // for it; the header, which comes first, says then what was wrong.
-    header_slot_ = uint64_t{2} << 62 | c.tag;
-    data_slot_ = uint64_t{3} << 62 | uint64_t{c.tag} << 42 | packed_.bytes();
+    header_slot_ = uint64_t{2} << 62 | uint64_t{held} << 61 | c.tag;
+    data_slot_ = held ? header_slot_ | uint64_t{1} << 60
+                      : uint64_t{3} << 62 | uint64_t{c.tag} << 42 | packed_.bytes();
     const size_t inlined = fits() ? packed_.bytes() : 0;
     message_.reset(new std::byte[sizeof(Header) + (sends_ ? inlined : kInlineBytes)]);
     link_->guard(name_, [&] { start(inlined); });
@@ -195,10 +199,12 @@ class Handle final : public Work {
   ~Handle() override { message_->test(); }
 
   void wait() override {
+    const WaitClock clock;
     set_receives_going();
     message_->wait();
   }
   void wait(Millis limit) override {
+    const WaitClock clock;
     set_receives_going();
     message_->wait(limit);
   }
@@ -216,6 +222,14 @@ class Handle final : public Work {
 
   std::shared_ptr<Message> message_;
   std::shared_ptr<PendingMessages> pending_;
+};
+
+// What a caller has of a message that was dropped.
+class Dropped final : public Work {
+ public:
+  void wait() override {}
+  void wait(Millis) override {}
+  bool test() override { return true; }
 };
 
 }  // namespace
@@ -240,7 +254,9 @@ void Messages::set_going() {
 }
 
 WorkPtr Messages::start(const Collective& c) {
-  const auto message = std::make_shared<Message>(link_, c);
+  const bool held = holds_back(c);
+  if (c.lost) return std::make_shared<Dropped>();
+  const auto message = std::make_shared<Message>(link_, c, held);
   PendingMessages::List over, late;  // go after the lock
   {
     const std::lock_guard lock(pending_->mutex);
@@ -251,6 +267,17 @@ WorkPtr Messages::start(const Collective& c) {
     next_look_ = std::min(next_look_, message->deadline());
   }
   return std::make_shared<Handle>(message, pending_);
+}
+
+// A dropped message stops its lane: a later one must not arrive in its place.
+bool Messages::holds_back(const Collective& c) {
+  const std::lock_guard lock(pending_->mutex);
+  const Lane lane{c.kind == CollectiveKind::kSend, c.root, c.tag};
+  if (c.lost) {
+    link_->lose();
+    stopped_.insert(lane);
+  }
+  return stopped_.contains(lane);
 }
 
 // Moves what is over from the list, copies what is late at `now`; returns when the next will be.

@@ -5,7 +5,9 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "tarn/dist/channel_group.h"
 
@@ -39,6 +41,8 @@ class Messages {
   void set_going();
 
  private:
+  using Lane = std::tuple<bool, int, uint32_t>;  // it sends, the other rank, the tag
+  bool holds_back(const Collective& c);
   void watch();
   Clock::time_point take_late(Clock::time_point now, PendingMessages::List& over,
                               PendingMessages::List& late);
@@ -48,7 +52,8 @@ class Messages {
   // Under pending_->mutex:
   Clock::time_point next_look_{};
   bool stop_ = false;
-  std::thread thread_;  // from the first message on
+  std::set<Lane> stopped_;  // something was dropped there
+  std::thread thread_;      // from the first message on
 };
 
 }  // namespace tarn::dist

@@ -8,6 +8,7 @@
 #include "tarn/autograd/engine.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/dist/agree.h"
 
 namespace tarn::dist {
 namespace {
@@ -48,6 +49,9 @@ Reducer::Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptio
     if (tensor.requires_grad()) params_.push_back({name, tensor, 0, 0, {}, false});
   }
   TARN_CHECK_AS(ValueError, !params_.empty(), "ddp: no parameter requires a gradient");
+  TensorDict trained;
+  for (const Param& p : params_) trained.add(p.name, p.tensor);
+  check_one_device("ddp", trained);
   std::vector<size_t> order;
   for (size_t i = params_.size(); i-- > 0;) order.push_back(i);
   build(order);
@@ -271,6 +275,11 @@ void Reducer::finish() {
   const auto computed = Clock::now();
   stats_ = {.buckets = buckets(), .compute_seconds = seconds_between(start_, computed)};
   done_.clear();
+  const Device device = buckets_[0].flat.device();
+  if (device.is_cuda()) {
+    if (!stream_wait_) stream_wait_.emplace(StreamWait{Event(device, true), Event(device, true)});
+    stream_wait_->begin.record(current_stream(device));
+  }
   for (Bucket& b : buckets_) {
     const auto before = Clock::now();
     b.work->wait();
@@ -282,7 +291,11 @@ void Reducer::finish() {
     stats_.bytes += stats_.each.back().bytes;
     done_.push_back(std::move(b.work));
   }
-  stats_.wait_seconds = seconds_between(computed, Clock::now());
+  if (stream_wait_) {
+    stream_wait_->end.record(current_stream(device));
+  } else {
+    stats_.wait_seconds = seconds_between(computed, Clock::now());
+  }
   agree_on_use();
   for (Param& p : params_) {
     // Nobody used it: absent stays absent, so that optimizers leave it alone.
@@ -307,6 +320,9 @@ ReducerStats Reducer::stats() const {
   for (size_t i = 0; i < done_.size(); ++i) {
     stats.each[i].comm = done_[i]->seconds();
     stats.comm_seconds += stats.each[i].comm;
+  }
+  if (stream_wait_ && stream_wait_->end.query()) {
+    stats.wait_seconds = stream_wait_->end.elapsed_ms_since(stream_wait_->begin) / 1000;
   }
   return stats;
 }

@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tarn/core/backend.h"
 #include "tarn/core/tensor_dict.h"
 #include "tarn/dist/group.h"
 
@@ -45,11 +47,11 @@ struct BucketStats {
   int parameters = 0;
   double sent_at = 0;  ///< its last gradient was there, and those of the buckets before it
   double comm = 0;     ///< in the transport
-  double wait = 0;     ///< of that, after backward had nothing left to compute
+  double wait = 0;     ///< of that, after backward had nothing left to compute; of the host
 };
 
 /// What the last backward that synchronised did. On a GPU, whose work goes on by itself,
-/// comm_seconds is known when that is done, and wait_seconds is the host's.
+/// comm_seconds and wait_seconds are known when that is done, and wait_seconds is the stream's.
 struct ReducerStats {
   int buckets = 0;
   std::vector<BucketStats> each = {};  ///< in the order in which they were sent
@@ -66,7 +68,8 @@ struct ReducerStats {
 /// Not thread-safe; backward runs in the thread that owns it.
 class Reducer {
  public:
-  /// Hooks itself to the parameters that require a gradient. They outlive it.
+  /// Hooks itself to the parameters that require a gradient. They outlive it. Throws DeviceError
+  /// unless they are on one device.
   Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptions options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -143,6 +146,11 @@ class Reducer {
   std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
   ReducerStats stats_;
   std::vector<WorkPtr> done_;  // of the last backward, for their times
+  // On a GPU: where its stream has nothing left to compute, and where it goes on.
+  struct StreamWait {
+    Event begin, end;
+  };
+  std::optional<StreamWait> stream_wait_;
 };
 
 }  // namespace tarn::dist

@@ -109,8 +109,8 @@ Tensor sync_batch_norm(ProcessGroup& group, const Tensor& x, const Tensor& resid
         ctx.save({in[0], y, w, b, s.mean, s.rstd});
         return y;
       },
-      [&group, affine, added, relu, count = s.count](const CustomContext& ctx,
-                                                     const std::vector<Tensor>& grads) {
+      [held = group.shared_from_this(), affine, added, relu, count = s.count](
+          const CustomContext& ctx, const std::vector<Tensor>& grads) {
         const Tensor in = ctx.saved(0), y = ctx.saved(1), mean = ctx.saved(4), rstd = ctx.saved(5);
         const Tensor w = affine ? ctx.saved(2) : Tensor(), b = affine ? ctx.saved(3) : Tensor();
         const int64_t C = in.size(1);
@@ -123,7 +123,7 @@ Tensor sync_batch_norm(ProcessGroup& group, const Tensor& x, const Tensor& resid
         const Tensor sums = empty({2, C}, {.dtype = DType::kF64, .device = in.device()});
         raw::copy_(raw::select(sums, 0, 0), g.bias);
         raw::copy_(raw::select(sums, 0, 1), g.weight);
-        group.all_reduce(sums)->wait();
+        held->all_reduce(sums)->wait();
         // gx -= rstd w (mean(gy) + xhat mean(gy xhat)): again a batch norm with fixed statistics.
         const Tensor scale =
             raw::mul(raw::mul(rstd, raw::to(one, rstd.dtype())), -1 / std::max(count, 1.0));

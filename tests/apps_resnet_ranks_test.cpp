@@ -70,6 +70,14 @@ class ResnetRanks : public testing::Test {
     return all;
   }
 
+  // The last that train.log speaks of.
+  double share_of_rank_0(const std::string& name) const {
+    const std::string log = slurp(folder / ("runs/" + name + "/train.log"));
+    const std::string mark = "shares of the ranks: ";
+    const size_t at = log.rfind(mark);
+    return at == std::string::npos ? 0 : std::atof(log.c_str() + at + mark.size());
+  }
+
   TempFolder folder;
 };
 
@@ -89,6 +97,41 @@ TEST_F(ResnetRanks, losses_and_scores_are_those_of_one_process) {
     EXPECT_NEAR(b[1], a[1], 1e-2);
     EXPECT_EQ(figures(name, "test_acc").size(), 2u);
   }
+}
+
+// Rank 1 is late at every collective, so rank 0 gets more and more of each batch.
+TEST_F(ResnetRanks, a_slow_rank_takes_fewer_images_and_no_loss_changes) {
+  const std::vector<std::string> few = {"--epochs",       "1",       "--lr", "0.0005",
+                                        "--lr-scheduler", "constant"};
+  ASSERT_EQ(run(1, "one", few).code, 0);
+  std::vector<std::string> more = few;
+  more.insert(more.end(), {"--rebalance", "2", "-j", "0"});
+  setenv("TARN_FAULT", "rank=1 every=1 do=delay:4", 1);
+  const Ended end = run(2, "uneven", more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("6 of 12 images a step at first, then by speed"), std::string::npos)
+      << end.out;
+  const auto one = figures("one", "loss"), many = figures("uneven", "loss");
+  ASSERT_EQ(one.size(), 8u);
+  ASSERT_EQ(many.size(), 8u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(many[i], one[i], 1e-6) << i;
+  EXPECT_EQ(figures("uneven", "acc"), figures("one", "acc"));
+  EXPECT_GT(share_of_rank_0("uneven"), 0.6);
+
+  // Where it goes on, it begins with the shares that it had.
+  more.insert(more.end(), {"--resume", folder / "runs/uneven", "--epochs", "2"});
+  const Ended on = run(2, "ignored", more);
+  unsetenv("TARN_FAULT");
+  ASSERT_EQ(on.code, 0) << on.err;
+  EXPECT_EQ(figures("uneven", "loss").size(), 16u);
+  const std::string log = slurp(folder / "runs/uneven/train.log");
+  const size_t resumed = log.find("resumed in epoch 1");
+  ASSERT_NE(resumed, std::string::npos) << log;
+  const std::string line = log.substr(0, resumed);
+  EXPECT_EQ(
+      std::atof(line.substr(line.rfind("shares of the ranks: ") + 21).c_str()),
+      std::atof(
+          log.substr(log.rfind("shares of the ranks: ", log.find("Test: [0]")) + 21).c_str()));
 }
 
 TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {
@@ -188,6 +231,19 @@ TEST_F(ResnetRanks, replicas_in_one_process_learn_as_ranks_do) {
   ASSERT_EQ(b.size(), 16u);
   EXPECT_NEAR(a.front(), b.front(), 0.3);
   EXPECT_LT(b.back(), b.front());
+}
+
+TEST_F(ResnetRanks, shares_need_ranks_or_replicas_and_an_image_for_each) {
+  const Ended alone = run(1, "a", {"--rebalance", "2"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("--rebalance needs parts to share the batch: several ranks, or "
+                           "--parallel dp"),
+            std::string::npos)
+      << alone.err;
+  const Ended few = run(3, "b", {"--rebalance", "2", "--limit", "2"});
+  EXPECT_EQ(few.code, 2);
+  EXPECT_NE(few.err.find("--rebalance: 2 images are too few for 3 ranks"), std::string::npos)
+      << few.err;
 }
 
 TEST_F(ResnetRanks, dp_is_for_one_process_and_batches_of_their_own) {

@@ -206,6 +206,12 @@ TEST(RunFlight, names_the_ranks_that_are_missing) {
   EXPECT_EQ(flight_summary(folder.str(), {0, 1}),
             "  rank 0: failed barrier #7 after 2.5 s\n  rank 1: done all_reduce #6 after 0.0 s\n"
             "  missing: rank 1\n");
+  // Rank 0 had come to what failed there, so it is not the one that is missing.
+  folder.write("flight-world-rank-1.txt",
+               "group world, rank 1 of 2: x\n7\tdone\t2000\t2001\tbarrier #7\n"
+               "8\tfailed\t2001\t4500\tbarrier #8\n");
+  EXPECT_EQ(flight_summary(folder.str(), {0, 1}),
+            "  rank 0: failed barrier #7 after 2.5 s\n  rank 1: failed barrier #8 after 2.5 s\n");
 }
 
 TEST(RunTail, gives_the_last_lines) {

@@ -1,10 +1,15 @@
 // dist_balance_test.cpp - shares of a batch by measured speed.
+#include <memory>
 #include <numeric>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tarn/core/error.h"
+#include "tarn/core/factory.h"
+#include "tarn/data/loader.h"
 #include "tarn/dist/balance.h"
 #include "tarn/tests/tests_throws.h"
 
@@ -64,6 +69,83 @@ TEST(Balance, every_part_goes_on_being_measured) {
   Balancer few(3, 1, {1, 1, 0.1});
   run(few, {1, 1, 1}, 0, 3, 2);
   EXPECT_NEAR(few.shares()[2], 0.1 / 2.1, 1e-12);
+}
+
+TEST(BatchShares, hold_from_the_first_batch_that_nobody_has_begun) {
+  BatchShares shares(Balancer(2, 2), 3);
+  const std::vector<double> seconds{1, 3};
+  for (int64_t step = 0; step < 2; ++step) EXPECT_FALSE(shares.add(step, 8, seconds));
+  EXPECT_TRUE(shares.add(2, 8, seconds));        // the first does not count
+  EXPECT_NEAR(shares.shares()[0], 0.75, 1e-12);  // 8 rows in 2 seconds, 8 in 6
+  // Batches 3, 4 and 5 may be under way.
+  for (int64_t step = 2; step < 6; ++step) EXPECT_EQ(shares.cut(step, 8), (Rows{4, 4})) << step;
+  for (int64_t step = 6; step < 9; ++step) EXPECT_EQ(shares.cut(step, 8), (Rows{6, 2})) << step;
+  // What these take is not measured: else the next shares would come of the last ones' rows.
+  for (int64_t step = 3; step < 6; ++step) EXPECT_FALSE(shares.add(step, 8, seconds));
+  EXPECT_FALSE(shares.add(6, 8, std::vector<double>{1, 0.5}));
+  EXPECT_TRUE(shares.add(7, 8, std::vector<double>{1, 0.5}));
+  EXPECT_NEAR(shares.shares()[0], 0.6, 1e-12);  // 12 rows in 2 seconds, 4 in 1
+  EXPECT_EQ(shares.cut(10, 8), (Rows{6, 2}));
+  EXPECT_EQ(shares.cut(11, 8), (Rows{5, 3}));
+  shares.restart(Balancer(2, 2, {1, 7}));
+  EXPECT_EQ(shares.cut(8, 8), (Rows{1, 7}));
+}
+
+// One rank's part of every batch, prepared by two threads.
+struct Rank {
+  Rank(const data::Dataset& all, int64_t number, int64_t batch)
+      : loader(all, std::make_unique<data::RandomSampler>(all.size(), 5),
+               {.batch_size = batch,
+                .workers = 2,
+                .part = [this, number](int64_t epoch, int64_t i, int64_t rows) {
+                  const Rows counts = shares.cut(epoch * loader.size() + i, rows);
+                  const auto mine = counts.begin() + number;
+                  const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
+                  return std::pair{begin, begin + *mine};
+                }}) {}
+  BatchShares shares{Balancer(3, 2), 4};
+  data::DataLoader loader;
+};
+
+TEST(BatchShares, ranks_lose_and_repeat_no_example_as_shares_change) {
+  const data::TensorDataset all(zeros({100}), arange(100, {.dtype = DType::kI64}));
+  const data::DataLoader whole(all, std::make_unique<data::RandomSampler>(100, 5),
+                               {.batch_size = 12});
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int64_t r = 0; r < 3; ++r) ranks.push_back(std::make_unique<Rank>(all, r, 12));
+  EXPECT_EQ(ranks[0]->loader.ahead(), 4);
+  std::set<int64_t> sizes;
+  int64_t step = 0;
+  for (int64_t epoch = 0; epoch < 4; ++epoch) {
+    std::vector<data::Epoch> parts;
+    for (const auto& rank : ranks) parts.push_back(rank->loader.epoch(epoch));
+    for (const data::Batch& batch : whole.epoch(epoch)) {
+      std::vector<int64_t> got;
+      for (data::Epoch& part : parts) {
+        const auto mine = part.next()->target.to_vector<int64_t>();
+        if (&part == &parts[0]) sizes.insert(static_cast<int64_t>(mine.size()));
+        got.insert(got.end(), mine.begin(), mine.end());
+      }
+      ASSERT_EQ(got, batch.target.to_vector<int64_t>()) << epoch << " " << step;
+      const double slow = 1.0 + static_cast<double>(step % 7);
+      for (const auto& rank : ranks) {
+        rank->shares.add(step, batch.size(), std::vector<double>{slow, 2, 3});
+      }
+      ++step;
+    }
+    for (data::Epoch& part : parts) EXPECT_FALSE(part.next().has_value());
+  }
+  EXPECT_GT(sizes.size(), 3u);
+}
+
+TEST(BatchShares, a_part_outside_of_its_batch_is_refused) {
+  const data::TensorDataset all(zeros({8}), zeros({8}));
+  const data::DataLoader loader(all, {.batch_size = 4, .part = [](int64_t, int64_t, int64_t rows) {
+                                        return std::pair{int64_t{1}, rows + 1};
+                                      }});
+  data::Epoch epoch = loader.epoch(0);
+  EXPECT_THROWS_WITH(epoch.next(), ValueError,
+                     "the part of batch 0 must lie in its 4 rows; got [1, 5)");
 }
 
 TEST(Balance, what_does_not_fit_is_said) {

@@ -1,8 +1,11 @@
-// dist_ddp_buckets_test.cpp - DDP: which gradients travel together, and options that make no sense.
+// dist_ddp_buckets_test.cpp - DDP: which gradients travel together, and what is refused at start.
 #include "tarn/autograd/functions.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/dist/hooks.h"
+#include "tarn/dist/reducer.h"
+#include "tarn/nn/linear.h"
 #include "tarn/nn/models/mlp.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
@@ -42,6 +45,27 @@ TEST(DdpStart, options_are_checked) {
   net.requires_grad_(false);
   EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), ValueError,
                      "ddp: no parameter requires a gradient");
+}
+
+TEST(DdpStart, a_module_on_several_devices_is_refused) {
+  if (!has_backend(DeviceType::kCUDA)) GTEST_SKIP() << why_no_backend(DeviceType::kCUDA);
+  class Spread : public nn::Module {
+   public:
+    nn::Linear a{this, "a", {.in = 2, .out = 2}}, b{this, "b", {.in = 2, .out = 2}};
+    nn::Buffer seen{this, "seen", zeros({1})};
+  };
+  const auto group = make_local_groups(1)[0];
+  const Device gpu(DeviceType::kCUDA, 0);
+  Spread net;
+  net.b.to(gpu);
+  const char* text =
+      "ddp: the module must be on one device; got a.weight on cpu, b.weight on cuda:0; move it to "
+      "one";
+  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError, text);
+  EXPECT_THROWS_WITH(Reducer(*group, net.named_parameters(), {}), DeviceError, text);
+  net.a.to(gpu);  // now only the buffer is left behind
+  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError,
+                     "got a.weight on cuda:0, seen on cpu");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "tarn/core/views.h"
-#include "tarn/dist/fault.h"
 #include "tarn/dist/init.h"
 #include "tarn/dist/recorder.h"
 #include "tarn/tests/dist_tools.h"
@@ -277,7 +276,7 @@ TEST_P(Failure, an_exception_of_one_rank_reaches_the_caller) {
                      ValueError, "rank 2 has no data");
 }
 
-// ---- the flight recorder, faults on demand
+// ---- the flight recorder
 
 TEST(FlightRecorder, keeps_the_last_collectives_with_their_state) {
   FlightRecorder recorder;
@@ -304,20 +303,6 @@ TEST(FlightRecorder, is_written_when_a_group_dies) {
   expect_part(text, "group world, rank 1 of 2: all_reduce #2 ([3] f32, sum) on rank 1 of 2");
   expect_part(text, "\n1\tdone\t");
   expect_part(text, "\n2\tfailed\t");
-}
-
-TEST(Fault, is_read_from_text) {
-  const Fault f = parse_fault("rank=1 at=20 do=delay:500");
-  EXPECT_EQ(f.rank, 1);
-  EXPECT_EQ(f.at, 20);
-  EXPECT_EQ(f.kind, Fault::Kind::kDelay);
-  EXPECT_EQ(f.delay_ms, 500);
-  EXPECT_EQ(parse_fault("every=3 rank=0 do=hang").every, 3);
-  for (const char* wrong :
-       {"", "rank=1", "rank=1 at=2", "rank=1 at=2 do=fly", "rank=x at=2 do=kill",
-        "rank=1 at=2 every=3 do=kill", "at=2 do=kill", "rank=1 at=2 do=delay:"}) {
-    EXPECT_THROWS_WITH(parse_fault(wrong), ValueError, "TARN_FAULT must be like");
-  }
 }
 
 }  // namespace

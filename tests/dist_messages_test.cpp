@@ -1,4 +1,5 @@
 // dist_messages_test.cpp - send and receive, work under way, subgroups, groups that come and go.
+#include "tarn/dist/waited.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
 
@@ -122,6 +123,32 @@ TEST_P(Messages, subgroups_number_their_ranks_anew) {
     back->broadcast(x, 0)->wait();
     EXPECT_EQ(x.item(), g.size() - 1);
     again->barrier()->wait();
+  });
+}
+
+// For others, by the thread that waits; not the time it computes.
+TEST_P(Messages, the_time_that_a_rank_waits_for_others_is_counted) {
+  if (GetParam() != std::tuple<std::string, int>("local", 2) &&
+      GetParam() != std::tuple<std::string, int>("gloo", 2)) {
+    GTEST_SKIP() << "two ranks of the CPU";
+  }
+  run([](ProcessGroup& g) {
+    g.barrier()->wait();
+    const double before = waited_seconds();
+    const Tensor x = zeros({3});
+    if (g.rank() == 1) std::this_thread::sleep_for(Millis(200));
+    g.all_reduce(x)->wait();
+    const double first = waited_seconds() - before;
+    if (g.rank() == 1) std::this_thread::sleep_for(Millis(200));
+    (g.rank() == 0 ? g.recv(x, 1) : g.send(x, 0))->wait();
+    const double second = waited_seconds() - before - first;
+    for (const double waited : {first, second}) {
+      if (g.rank() == 0) {
+        EXPECT_GT(waited, 0.15);
+      } else {
+        EXPECT_LT(waited, 0.15);
+      }
+    }
   });
 }
 

@@ -254,6 +254,26 @@ TEST_F(Nccl, ddp_with_sync_batch_norm_trains_as_one_process_does) {
   }
 }
 
+TEST_F(Nccl, what_the_stream_waits_for_the_other_rank_is_known_when_it_is_done) {
+  run_ranks("nccl", 2, [&](ProcessGroup& g) {
+    const Device device = device_of(g);
+    Net net;
+    net.to(device);
+    DistributedDataParallel ddp(net, g);
+    for (int step = 0; step < 2; ++step) {  // the first also meets the other rank
+      const Tensor loss = mean(net(raw::to(random_of({6, 10}, 1), device)));
+      if (step == 1 && g.rank() == 1) std::this_thread::sleep_for(Millis(300));
+      loss.backward();
+      synchronize(device);
+    }
+    if (g.rank() == 0) {
+      EXPECT_GT(ddp.stats().wait_seconds, 0.2);
+    } else {
+      EXPECT_LT(ddp.stats().wait_seconds, 0.2);
+    }
+  });
+}
+
 TEST_F(Nccl, compressed_buckets_learn_on_gpus_too) {
   run_ranks("nccl", 2, [&](ProcessGroup& g) {
     for (const CommHook& hook :

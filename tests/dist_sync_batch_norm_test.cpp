@@ -133,6 +133,33 @@ std::vector<double> train(ProcessGroup& g) {
   return losses;
 }
 
+TEST(SyncBatchNorm, backward_may_outlive_the_module_and_its_group) {
+  run_local(2, [](ProcessGroup& group) {
+    const int both[] = {0, 1};
+    Tensor x = raw::narrow(random_of({4, 3, 2}, 1), 0, 2 * group.rank(), 2).clone();
+    const Tensor factors = raw::narrow(random_of({4, 3, 2}, 2), 0, 2 * group.rank(), 2);
+    x.set_requires_grad();
+    const auto gradient = [&](const Tensor& y) {
+      sum(y * factors).backward();
+      const Tensor g = x.grad().clone();
+      x.zero_grad();
+      return g;
+    };
+    auto norm = std::make_unique<nn::BatchNorm1d>(nn::BatchNormOptions{.features = 3});
+    norm->to(DType::kF64);
+    convert_sync_batch_norm(*norm, group);
+    const Tensor wanted = gradient((*norm)(x));
+    const Tensor y = (*norm)(x);
+    norm.reset();  // the only one that held the group of its messages
+    expect_near(gradient(y), wanted, 1e-12);
+
+    auto own = group.subgroup(both);
+    const Tensor z = sync_batch_norm(*own, x, {}, {}, {}, {}, {}, {.training = true});
+    own.reset();
+    expect_near(gradient(z), wanted, 1e-12);
+  });
+}
+
 TEST(SyncBatchNorm, a_network_trains_as_one_process_does) {
   std::vector<double> alone;
   run_local(1, [&](ProcessGroup& g) { alone = train(g); });

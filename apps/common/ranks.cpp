@@ -38,8 +38,8 @@ void declare_rank_flags(Options& options, RankSettings& s) {
       .default_text("all GPUs");
   options
       .add("--rebalance", &s.rebalance,
-           "every so many steps, cut the batch anew by the measured speeds of the replicas of dp "
-           "(tarn-gpt: or of the ranks); 0: in equal parts")
+           "every so many steps, cut the batch anew by the measured speeds of the ranks, or of the "
+           "replicas of dp; 0: in equal parts")
       .at_least(0);
 }
 

@@ -15,6 +15,7 @@
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
+#include "tarn/apps/resnet/sharing.h"
 #include "tarn/apps/resnet/trainer.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
@@ -62,9 +63,9 @@ int test_only(const ResnetSettings& s, const Ranks& ranks) {
 }
 
 // "6000 of 60000" where --limit says so.
-std::string training_images(const ResnetSettings& s, const ImageData& data) {
-  const std::string all = std::to_string(data.train->size());
-  return s.limit > 0 && s.limit < data.train->size() ? std::to_string(s.limit) + " of " + all : all;
+std::string training_images_text(const ResnetSettings& s, const ImageData& data) {
+  const int64_t n = training_images(s, data), all = data.train->size();
+  return (n < all ? std::to_string(n) + " of " : "") + std::to_string(all);
 }
 
 void print_start(const ResnetSettings& s, const ImageData& data, const nn::Module& net,
@@ -72,7 +73,7 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
   if (!ranks.main()) return;
   std::printf("%s (%lld parameters) on %s: %s training and %lld test images, %d thread%s, %s\n",
               s.model.c_str(), static_cast<long long>(net.num_parameters()), data.name.c_str(),
-              training_images(s, data).c_str(), static_cast<long long>(data.test->size()),
+              training_images_text(s, data).c_str(), static_cast<long long>(data.test->size()),
               num_threads(), num_threads() == 1 ? "" : "s",
               Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
   if (s.amp) {
@@ -81,10 +82,11 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
                 slow ? "; right, but slow on a cpu: bfloat16 is fast" : "");
   }
   if (ranks.size() > 1) {
-    std::printf("%d ranks over %s, each with a replica and %lld of %lld images a step\n",
+    std::printf("%d ranks over %s, each with a replica and %lld of %lld images a step%s\n",
                 ranks.size(), ranks.group()->transport(),
                 static_cast<long long>(s.batch_size / ranks.size()),
-                static_cast<long long>(s.batch_size));
+                static_cast<long long>(s.batch_size),
+                s.ranks.rebalance > 0 ? " at first, then by speed" : "");
   }
   const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
   if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
@@ -136,7 +138,7 @@ int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
   const auto net = make_model(s, data);
   RunDir nowhere = RunDir::nowhere();
   Trainer trainer(s, data, *net, nowhere);
-  most = std::min(most, s.limit > 0 ? std::min(s.limit, data.train->size()) : data.train->size());
+  most = std::min(most, training_images(s, data));
   return find_batch(s.memory, Device(s.device), most, quiet,
                     [&](int64_t n) { trainer.try_steps(n); });
 }
@@ -204,6 +206,9 @@ int run(int argc, char** argv) {
   const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
+  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
+    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
+  }
   const std::string before = ranks.restarted_run();
   if (!before.empty() && !s.test_only) {
     s.resume = before;

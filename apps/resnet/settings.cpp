@@ -157,9 +157,6 @@ void check_settings(const ResnetSettings& s) {
   if (!s.amp && s.amp_dtype == "float16") {
     throw UsageError("--amp-dtype float16 does nothing without --amp; pass both");
   }
-  if (s.ranks.rebalance > 0 && s.ranks.parallel != "dp") {
-    throw UsageError("--rebalance is of --parallel dp; pass both");
-  }
   if (s.sync_bn && s.ranks.parallel == "dp") {
     throw UsageError(
         "--sync-bn is for ranks; with --parallel dp each replica's norms see its rows");

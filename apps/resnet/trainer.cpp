@@ -6,7 +6,9 @@
 #include <cstdio>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/apps/common/timing.h"
 #include "tarn/apps/resnet/setup.h"
+#include "tarn/apps/resnet/sharing.h"
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/saved_tensor_hooks.h"
@@ -14,27 +16,11 @@
 #include "tarn/core/random.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/sync_batch_norm.h"
+#include "tarn/dist/waited.h"
 #include "tarn/optim/clip.h"
 
 namespace tarn::apps {
 namespace {
-
-// Rank r's batch number i is every R-th image, from the r-th on, of the batch number i that one
-// process would take.
-data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data,
-                                 const Ranks& ranks) {
-  const int64_t all = data.train->size();
-  const int64_t n = s.limit > 0 ? std::min(s.limit, all) : all;
-  const auto seed = static_cast<uint64_t>(s.seed);
-  const data::DistributedOptions share{
-      .ranks = ranks.size(), .rank = ranks.rank(), .drop_last = n >= s.batch_size, .seed = seed};
-  return data::DataLoader(*data.train, std::make_unique<data::DistributedSampler>(n, share),
-                          {.batch_size = ranks.share(s.batch_size, "--batch-size"),
-                           .drop_last = n >= s.batch_size,  // batch norm wants full batches
-                           .workers = static_cast<int>(s.workers),
-                           .seed = seed,
-                           .pin_memory = Device(s.device).is_cuda()});
-}
 
 std::unique_ptr<dist::DistributedDataParallel> make_ddp(const ResnetSettings& s, nn::Module& net,
                                                         const Ranks& ranks) {
@@ -65,7 +51,8 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       net_(net),
       run_(run),
       ranks_(ranks),
-      loader_(training_loader(s, data, ranks)),
+      shares_(make_shares(s, data, ranks)),
+      loader_(training_loader(s, data, ranks, shares_)),
       ddp_(make_ddp(s, net, ranks)),
       replicas_(make_replicas(s, data, net)),
       optimizer_(make_optimizer(s, net)),
@@ -93,6 +80,12 @@ void Trainer::resume(const Checkpoint& c, History history) {
              "; pass the same data, --batch-size and --limit, or leave them out");
   restore(c, {net_, *optimizer_, scaler_, ema_.get()}, ranks_);
   state_ = was;
+  if (shares_ && c.values.contains("shares")) {
+    // Those of another number of ranks are of no use.
+    shares_->restart(
+        {ranks_.size(), s_.ranks.rebalance, parse_shares(c.text("shares"), ranks_.size())});
+    log_shares();
+  }
   scheduler_->set_step(state_.updates);
   checkpoints_.resumed(state_.step);
   resumed_ = true;
@@ -140,14 +133,17 @@ bool Trainer::train_epoch() {
   }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
-  Progress bar(loader_.examples() * ranks_.size(),
+  Progress bar(loader_.size() * batch_images(s_, data_),
                {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
   const int64_t seen_before = state_.seen;
   bar.advance(state_.batch * s_.batch_size);
   data::Epoch epoch = loader_.epoch(state_.epoch, state_.batch);
-  while (const std::optional<data::Batch> batch = next_batch(epoch)) {
+  while (true) {
+    own_time_ = now_s() - dist::waited_seconds();
+    const std::optional<data::Batch> batch = next_batch(epoch);
+    if (!batch) break;
     if (step_complete() && stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch->skipped) {
@@ -183,16 +179,45 @@ bool Trainer::stop_requested() {
   return stop_;
 }
 
-// Turns this rank's results into those of all ranks.
-void Trainer::agree(Step& step) {
-  const double images = static_cast<double>(step.images);
-  const auto sums = ranks_.sum({step.loss * images, images, static_cast<double>(step.right),
-                                interrupt_.requested() ? 1.0 : 0.0});
+// Turns this rank's results into those of all ranks. With the time it was busy, ranks share out
+// anew.
+void Trainer::agree(Step& step, bool synced) {
   if (!ranks_.group()) return;
+  const double images = static_cast<double>(step.images);
+  std::vector<double> mine{step.loss * images, images, static_cast<double>(step.right),
+                           interrupt_.requested() ? 1.0 : 0.0};
+  const size_t figures = mine.size();
+  if (shares_) {
+    double busy = now_s() - dist::waited_seconds() - own_time_;
+    if (synced && Device(s_.device).is_cuda()) busy -= ddp_->stats().wait_seconds;
+    mine.resize(figures + static_cast<size_t>(ranks_.size()));
+    mine[figures + static_cast<size_t>(ranks_.rank())] = std::max(busy, 1e-6);
+  }
+  const auto sums = ranks_.sum(mine);
+  if (shares_ &&
+      shares_->add(state_.step, batch_images(s_, data_), std::span(sums).subspan(figures))) {
+    log_shares();
+  }
   step.loss = sums[0] / sums[1];
   step.images = static_cast<int64_t>(sums[1]);
   step.right = static_cast<int64_t>(sums[2]);
   stop_ = sums[3] > 0;
+}
+
+void Trainer::log_shares() {
+  std::string text = "shares of the ranks:";
+  for (const double share : shares_->shares()) text += format(" %.3f", share);
+  run_.log(text);
+}
+
+// How much more this rank's mean of a batch counts than another's would in equal parts, since ddp
+// averages over the ranks. Images that cannot be read are not known before.
+double Trainer::weight(int64_t images) const {
+  if (!ddp_ || (!shares_ && !s_.skip_unreadable)) return 1;
+  const auto own = static_cast<double>(images);
+  const double all =
+      s_.skip_unreadable ? ranks_.sum({own})[0] : static_cast<double>(batch_images(s_, data_));
+  return own * ranks_.size() / all;
 }
 
 int64_t Trainer::updates_per_epoch() const {
@@ -259,13 +284,13 @@ Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
   Tensor logits;
   const Tensor loss = forward(batch, target, logits);
-  const double share = 1.0 / static_cast<double>(part.batches);
-  scaler_.scale(part.batches == 1 ? loss : loss * share).backward();
+  const double share = weight(batch.size()) / static_cast<double>(part.batches);
+  scaler_.scale(share == 1 ? loss : loss * share).backward();
   if (part.last) update();
 
   step.loss = loss.item();
   step.right = count_right(logits.detach(), target);
-  agree(step);
+  agree(step, part.last);
   TARN_CHECK(std::isfinite(step.loss), "training: the loss became ", step.loss, " at step ",
              state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ", number_text(step.lr),
              "); try a lower --lr, --lr-warmup-epochs 1 or --clip-grad-norm 1");
@@ -363,6 +388,7 @@ Checkpoint Trainer::checkpoint() {
   Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
   store(c, {net_, *optimizer_, scaler_, ema_.get()});
   store_values(c, state_);
+  if (shares_) c.values["shares"] = shares_text(shares_->shares());
   return c;
 }
 

@@ -19,6 +19,7 @@
 #include "tarn/apps/resnet/report.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/data/loader.h"
+#include "tarn/dist/balance.h"
 #include "tarn/dist/data_parallel.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/module.h"
@@ -78,7 +79,9 @@ class Trainer {
   Part part() const;
   Tensor forward(const data::Batch& batch, const Tensor& target, Tensor& logits);
   void update();
-  void agree(Step& step);
+  void agree(Step& step, bool synced);
+  void log_shares();
+  double weight(int64_t images) const;
   bool stop_requested();
   void count(const Step& step);
   void show(const Step& step, const MetricLogger& meters, Progress& bar);
@@ -93,7 +96,8 @@ class Trainer {
   RunDir& run_;
   Ranks ranks_;
   Interrupt interrupt_;
-  bool stop_ = false;  // a rank got a signal, and all know it
+  bool stop_ = false;                          // a rank got a signal, and all know it
+  std::shared_ptr<dist::BatchShares> shares_;  // of ranks, with --rebalance
   data::DataLoader loader_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
   std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
@@ -108,6 +112,7 @@ class Trainer {
   std::optional<Score> last_score_;
   std::set<std::string> skipped_;
   double images_per_second_ = 0;
+  double own_time_ = 0;      // of the clock, less what was waited for others, as a step begins
   double step_seconds_ = 0;  // spent in steps, batches waited for
   int64_t steps_done_ = 0;
   SmoothedValue mfu_;                  // of the last steps, as a share

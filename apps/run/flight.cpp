@@ -94,7 +94,8 @@ std::string flight_summary(const std::filesystem::path& folder, const std::vecto
   std::vector<int> guilty = silent;
   if (guilty.empty() && least < most) {
     for (const Last& l : known) {
-      if (l.number == least) guilty.push_back(l.rank);
+      // One that failed there had come, and waited for another.
+      if (l.number == least && l.state != "failed") guilty.push_back(l.rank);
     }
   }
   if (!silent.empty()) text += "  " + dist::ranks_text(silent) + ": no record\n";
