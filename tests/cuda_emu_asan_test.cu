@@ -16,7 +16,8 @@ __global__ void shared_at(float* out, int i) {
   __shared__ float tile[32];
   tile[threadIdx.x] = 1;
   __syncthreads();
-  out[threadIdx.x] = tile[i];
+  const float* volatile escaped = tile;  // UBSan knows the array's size, else
+  out[threadIdx.x] = escaped[i];
 }
 
 // After a barrier, so on the stack of a device thread that was switched to.
