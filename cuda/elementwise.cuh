@@ -122,23 +122,26 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   for (uint32_t tile = blockIdx.x; tile < walk.tiles; tile += gridDim.x) {
     const bool wide = tile < walk.wide_tiles;
     // Places this thread works on: `count` vectors or elements, a block's width apart. Beyond the
-    // end the last one is repeated and not stored.
+    // end its first one is repeated and not stored: to read another thread's, which may be writing
+    // it (in place), would be a race.
     uint32_t place[kElements], at[kElements][kInputs + 1];
     const uint32_t count = wide ? walk.vectors : walk.rest;
     const uint32_t first =
         (wide ? tile * kVectors : (tile - walk.wide_tiles) * kElements) * kElementwiseThreads +
         threadIdx.x;
+    if (first >= count) continue;
     if (wide) {
 #pragma unroll
       for (int k = 0; k < kVectors; ++k) {
-        const uint32_t vector = min(first + k * kElementwiseThreads, count - 1);
-        place[k] = walk.head + vector * kWidth;
+        const uint32_t next = first + k * kElementwiseThreads;
+        place[k] = walk.head + (next < count ? next : first) * kWidth;
       }
       find_offsets<kVectors>(walk.steps, place, at);
     } else {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        const uint32_t i = min(first + e * kElementwiseThreads, count - 1);
+        const uint32_t next = first + e * kElementwiseThreads;
+        const uint32_t i = next < count ? next : first;
         place[e] = i < walk.head ? i : i + walk.vectors * kWidth;
       }
       find_offsets<kElements>(walk.steps, place, at);

@@ -11,7 +11,6 @@
 #include "tarn/dist/agree.h"
 #include "tarn/dist/ddp.h"
 #include "tarn/nn/linear.h"
-#include "tarn/nn/models/mlp.h"
 #include "tarn/nn/norm.h"
 #include "tarn/optim/sgd.h"
 #include "tarn/tests/dist_tools.h"
@@ -171,25 +170,6 @@ TEST(DdpBits, buckets_overlap_and_timing_change_nothing) {
   }
 }
 
-TEST(DdpBuckets, the_last_gradients_to_come_travel_apart) {
-  run_local(2, [](ProcessGroup& group) {
-    nn::models::Mlp net({.sizes = {8, 64, 64, 1}});
-    const double first_layer = 4 * (8 * 64 + 64);  // bytes; its gradients are the last to come
-    for (const double room : {first_layer + 100, first_layer, 0.0}) {
-      DistributedDataParallel ddp(net, group,
-                                  {.first_bucket_mb = 25, .last_bucket_mb = room / (1 << 20)});
-      for (int backward = 0; backward < 2; ++backward) {  // the second in the order of arrival
-        mean(net(ones({4, 8}))).backward();
-        const auto& each = ddp.stats().each;
-        ASSERT_EQ(each.size(), room > 0 ? 2u : 1u) << room;
-        EXPECT_EQ(each.back().parameters, room > 0 ? 2 : 6) << room;
-        if (room > 0) EXPECT_EQ(each.back().bytes, static_cast<int64_t>(first_layer));
-      }
-      net.zero_grad();
-    }
-  });
-}
-
 TEST(DdpGradients, are_the_average_over_the_ranks) {
   run_local(3, [](ProcessGroup& group) {
     Net net;
@@ -347,42 +327,6 @@ TEST(DdpStart, different_models_are_an_error_that_names_the_first_difference) {
               "ddp: parameters differ between ranks: number 0 is fc.weight [3, 4] f32 on rank "
               "0, but fc.weight [5, 4] f32 on rank 2; every rank must build the same model");
   }
-}
-
-TEST(DdpStart, options_are_checked) {
-  const auto group = make_local_groups(1)[0];
-  Net net;
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group, {.bucket_cap_mb = 0}), ValueError,
-                     "ddp: bucket sizes must be above 0 MiB; got bucket_cap_mb=0");
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group, {.last_bucket_mb = -1}), ValueError,
-                     "first_bucket_mb=1, last_bucket_mb=-1");
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group, {.check_every = -1}), ValueError,
-                     "ddp: check_every must not be negative");
-  EXPECT_THROWS_WITH(compress_hook(DType::kF32), DTypeError, "compress_hook: f16 or bf16; got f32");
-  net.requires_grad_(false);
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), ValueError,
-                     "ddp: no parameter requires a gradient");
-}
-
-TEST(DdpStart, a_module_on_several_devices_is_refused) {
-  if (!has_backend(DeviceType::kCUDA)) GTEST_SKIP() << why_no_backend(DeviceType::kCUDA);
-  class Spread : public nn::Module {
-   public:
-    nn::Linear a{this, "a", {.in = 2, .out = 2}}, b{this, "b", {.in = 2, .out = 2}};
-    nn::Buffer seen{this, "seen", zeros({1})};
-  };
-  const auto group = make_local_groups(1)[0];
-  const Device gpu(DeviceType::kCUDA, 0);
-  Spread net;
-  net.b.to(gpu);
-  const char* text =
-      "ddp: the module must be on one device; got a.weight on cpu, b.weight on cuda:0; move it to "
-      "one";
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError, text);
-  EXPECT_THROWS_WITH(Reducer(*group, net.named_parameters(), {}), DeviceError, text);
-  net.a.to(gpu);  // now only the buffer is left behind
-  EXPECT_THROWS_WITH(DistributedDataParallel(net, *group), DeviceError,
-                     "got a.weight on cuda:0, seen on cpu");
 }
 
 TEST(DdpBuffers, follow_rank_0_before_each_forward_in_training) {

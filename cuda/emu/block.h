@@ -2,6 +2,7 @@
 // scheduler) and warp.cpp.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -77,7 +78,9 @@ class Crew {
  private:
   dim3 shape_;
   char* dynamic_ = nullptr;
+  // For ThreadSanitizer: what its OS thread has to do, and 1 until that is done.
   const std::function<void()>* work_ = nullptr;
+  std::atomic<int> busy_ = 0;
   bool has_thread_ = false;
 };
 

@@ -48,8 +48,9 @@ void end_block(int device, char* data) {
   arena.blocks.erase(found);
 }
 
-// A graph is replayed many times and its blocks are not: no marks there.
-void mark(const char* call, void* block, void* stream,
+// A graph is replayed many times and its blocks are not: no marks there, and AddressSanitizer lets
+// it have `graphs_bytes` for good.
+void mark(const char* call, void* block, void* stream, std::size_t graphs_bytes,
           const std::function<void(int device, char* data)>& run) {
   Lock lock = lock_runtime();
   const int device = device_of(block);
@@ -64,6 +65,7 @@ void mark(const char* call, void* block, void* stream,
         *s, [run, device, data] { run(device, data); }, lock);
   } else {
     arenas()[static_cast<std::size_t>(device)].marks_skipped = true;
+    ASAN_UNPOISON_MEMORY_REGION(data, graphs_bytes);
   }
 }
 
@@ -71,12 +73,12 @@ void mark(const char* call, void* block, void* stream,
 
 void mark_allocated(void* block, std::size_t bytes, std::size_t block_bytes, void* stream) {
   const Block marked{bytes, std::max(bytes, block_bytes)};
-  mark("mark_allocated", block, stream,
+  mark("mark_allocated", block, stream, bytes,
        [marked](int device, char* data) { begin_block(device, data, marked); });
 }
 
 void mark_freed(void* block, void* stream) {
-  mark("mark_freed", block, stream, end_block);
+  mark("mark_freed", block, stream, 0, end_block);
 }
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -2,8 +2,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include <sched.h>
-
 #include "tarn/cuda/emu/block.h"
 
 namespace tarn::emu {
@@ -36,6 +34,10 @@ Crew& crew(std::size_t turn) {
   return crews[turn % kCrews];
 }
 
+bool watches_races() {
+  return kCrews > 1;
+}
+
 #if !defined(TARN_EMU_TSAN)
 
 void Crew::perform(const std::function<void()>& work) {
@@ -44,28 +46,30 @@ void Crew::perform(const std::function<void()>& work) {
 
 #else
 
-// Not a condition variable: ThreadSanitizer would take it as an order between blocks.
+// Not a condition variable: ThreadSanitizer would take it as an order between blocks. It does not
+// see an atomic of a file that is not instrumented.
 void Crew::perform(const std::function<void()>& work) {
-  if (work_ == nullptr && !has_thread_) {
+  if (!has_thread_) {
     has_thread_ = true;
     std::thread([this] {
       main.tsan = __tsan_get_current_fiber();
       for (;;) {
-        const std::function<void()>* task = nullptr;
-        while ((task = __atomic_load_n(&work_, __ATOMIC_ACQUIRE)) == nullptr) sched_yield();
+        busy_.wait(0);
         tsan_acquire(&ended);
         tsan_release(&begun);
         {
           const Unseen unseen;
-          (*task)();
+          (*work_)();
         }
-        __atomic_store_n(&work_, static_cast<const std::function<void()>*>(nullptr),
-                         __ATOMIC_RELEASE);
+        busy_ = 0;
+        busy_.notify_one();
       }
     }).detach();
   }
-  __atomic_store_n(&work_, &work, __ATOMIC_RELEASE);
-  while (__atomic_load_n(&work_, __ATOMIC_ACQUIRE) != nullptr) sched_yield();
+  work_ = &work;
+  busy_ = 1;
+  busy_.notify_one();
+  busy_.wait(1);
 }
 
 #endif

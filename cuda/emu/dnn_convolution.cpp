@@ -1,4 +1,4 @@
-// dnn_problem.cpp - stand-in for cuDNN: reads convolution graphs and computes them.
+// dnn_convolution.cpp - stand-in for cuDNN: reads convolution graphs and computes them.
 #if TARN_HAVE_CUDNN
 
 #include <algorithm>

@@ -47,6 +47,9 @@ void mark_allocated(void* block, std::size_t bytes, std::size_t block_bytes = 0,
 /// The block goes back into the cache: the pattern is checked, the memory is filled with NaN.
 void mark_freed(void* block, void* stream = nullptr);
 
+/// True if the kernels are watched by ThreadSanitizer: they take a hundred times longer.
+bool watches_races();
+
 /// Looks at every red zone and pattern now; aborts with a message if one was written to.
 void check_memory();
 
