@@ -1,6 +1,7 @@
 // init.cpp - from a launcher's environment to the group of all ranks.
 #include "tarn/dist/init.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tarn/core/backend.h"
@@ -21,10 +22,14 @@ std::shared_ptr<Store> make_store(const Environment& e, const InitOptions& optio
   TARN_CHECK_AS(ValueError, options.meet == "env://",
                 "init_process_group: ranks meet at \"env://\" or \"file:///folder\"; got \"",
                 options.meet, "\"");
-  return std::make_shared<TcpStore>(TcpStoreOptions{.host = e.host,
-                                                    .port = e.port,
-                                                    .server = e.rank == 0,
-                                                    .timeout = options.group.start_timeout});
+  // A rank whose limit has passed tells the others through the store, whose rank 0 may be the one
+  // that hangs: its own caller is not to learn of it much later.
+  return std::make_shared<TcpStore>(
+      TcpStoreOptions{.host = e.host,
+                      .port = e.port,
+                      .server = e.rank == 0,
+                      .timeout = options.group.start_timeout,
+                      .patience = std::clamp(options.group.timeout, Millis(1000), Millis(5000))});
 }
 
 namespace {

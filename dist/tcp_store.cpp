@@ -11,12 +11,11 @@ namespace {
 
 // Longest time one question holds the connection, so that other threads get their turn.
 constexpr Millis kSlice{100};
-// The server answers at once; what takes longer is a dead host or a stopped rank 0.
-constexpr Millis kPatience{5000};
 
 }  // namespace
 
-TcpStore::TcpStore(const TcpStoreOptions& options) : host_(options.host), port_(options.port) {
+TcpStore::TcpStore(const TcpStoreOptions& options)
+    : host_(options.host), port_(options.port), patience_(options.patience) {
   TARN_CHECK_AS(ValueError,
                 options.port >= 0 && options.port < 65536 && (options.server || options.port > 0),
                 "store: the port must be in [1, 65535]; got ", options.port);
@@ -57,7 +56,7 @@ TcpStore::Reply TcpStore::ask(char op, const std::string& key, const std::string
   request += value;
 
   std::lock_guard lock(mutex_);
-  const auto deadline = Clock::now() + kPatience + limit;
+  const auto deadline = Clock::now() + patience_ + limit;
   Reply reply;
   char found = 0;
   uint32_t size = 0;

@@ -22,6 +22,8 @@ struct TcpStoreOptions {
   int port = 29500;                ///< 0 with server: any free one, see TcpStore::port()
   bool server = false;             ///< serve from this process: rank 0 alone
   Millis timeout = kStoreTimeout;  ///< until the server can be reached
+  /// The server answers at once; what takes longer than this is a dead host or a stopped rank 0.
+  Millis patience{5000};
 };
 
 class TcpStore final : public Store {
@@ -48,6 +50,7 @@ class TcpStore final : public Store {
 
   std::string host_;
   int port_;
+  Millis patience_;
   std::unique_ptr<TcpStoreServer> server_;
   std::mutex mutex_;  // one question at a time on the connection
   Socket socket_;

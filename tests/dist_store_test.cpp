@@ -5,10 +5,12 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "tarn/dist/file_store.h"
 #include "tarn/dist/socket.h"
 #include "tarn/dist/tcp_store.h"
+#include "tarn/dist/tcp_store_server.h"
 #include "tarn/tests/temp_folder.h"
 #include "tarn/tests/tests_throws.h"
 
@@ -174,6 +176,28 @@ TEST(TcpStore, something_else_on_the_port_is_noticed) {
   Socket other = Socket::listen(0);
   EXPECT_THROWS_WITH(TcpStore({.port = other.port(), .timeout = Millis(500)}), DistError,
                      "is no tarn store");
+}
+
+TEST(TcpStore, a_server_that_has_stopped_holds_nobody_longer_than_the_patience) {
+  Socket listener = Socket::listen(0);
+  const auto deadline = Clock::now() + Millis(20000);
+  std::thread mute([&] {  // greets, then hangs, as a stopped rank 0 does
+    Socket client(::accept(listener.fd(), nullptr, nullptr));
+    std::string greeting(kStoreGreeting.size(), ' ');
+    client.receive(greeting.data(), greeting.size(), deadline);
+    client.send(kStoreGreeting.data(), kStoreGreeting.size(), deadline);
+    char last;
+    while (client.receive(&last, 1, deadline)) {
+    }
+  });
+  {
+    TcpStore store({.port = listener.port(), .patience = Millis(200)});
+    const auto start = Clock::now();
+    EXPECT_THROWS_WITH(store.set("k", "v"), DistError, "store: lost rank 0");
+    EXPECT_THROWS_WITH((void)store.try_get("k"), DistError, "store: lost rank 0");  // at once
+    EXPECT_LT(Clock::now() - start, Millis(3000));
+  }
+  mute.join();
 }
 
 TEST(TcpStore, clients_wait_for_a_server_that_starts_later) {
