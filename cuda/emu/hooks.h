@@ -13,8 +13,8 @@
 //                               synchronising
 //   TARN_EMU_FAIL=NAME:N=CODE   the n-th call of NAME returns that code; several with commas:
 //                               cudaMalloc:3=2,cublasGemmEx:1=13
-//   TARN_EMU_KERNELS=FILE       the mangled name of every kernel launched is added to it, a line
-//   each
+//   TARN_EMU_KERNELS=FILE       the mangled name of every kernel launched is added to it, one a
+//                               line
 // What a kernel or its caller does wrong ends the process with a line "cuda-emu: ...".
 #pragma once
 
