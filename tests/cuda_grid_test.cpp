@@ -129,6 +129,12 @@ std::vector<Job> norm_jobs() {
       on_first("softmax_columns", {5, 40, 37}, [](const Tensor& x) { return softmax(x, 1); }),
       on_first("cross_entropy", {50, 133},
                [](const Tensor& x) { return cross_entropy(x, integers(50, 133, 3)); }),
+      on_first("cross_entropy_weighted", {50, 133},
+               [](const Tensor& x) {
+                 const Tensor weight = random_tensor({133}, 9, DType::kF32).to(kCuda);
+                 return cross_entropy(x, integers(50, 133, 3), weight * weight,
+                                      {.label_smoothing = 0.1});
+               }),
   };
 }
 
