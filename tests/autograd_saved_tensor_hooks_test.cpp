@@ -34,6 +34,16 @@ struct Weights {
   }
 };
 
+/// Keep tensors as they are, and count them.
+SavedTensorHooks counting_hooks(int& packed) {
+  return SavedTensorHooks(
+      [&packed](const Tensor& t) {
+        ++packed;
+        return std::any(t);
+      },
+      [](const std::any& t) { return std::any_cast<Tensor>(t); });
+}
+
 TEST(SavedTensorHooksTest, tensors_that_come_back_as_they_were_give_equal_bits) {
   Weights m;
   m.loss().backward();
@@ -106,12 +116,7 @@ TEST(SavedTensorHooksTest, another_tensor_is_refused) {
 TEST(SavedTensorHooksTest, inside_a_checkpoint_only_its_inputs_reach_the_hooks) {
   Tensor x = randn({7}).set_requires_grad();
   int packed = 0;
-  const SavedTensorHooks hooks(
-      [&](const Tensor& t) {
-        ++packed;
-        return std::any(t);
-      },
-      [](const std::any& t) { return std::any_cast<Tensor>(t); });
+  const SavedTensorHooks hooks = counting_hooks(packed);
   const Tensor y = checkpoint([](const Tensor& in) { return exp(tanh(exp(in))); }, x * 1);
   EXPECT_EQ(packed, 1);
   y.sum().backward();
@@ -130,12 +135,7 @@ void in_another_thread(F&& f) {
 
 TEST(ThreadModesTest, a_thread_takes_over_all_modes_of_another_and_gives_them_back) {
   int packed = 0;
-  const SavedTensorHooks hooks(
-      [&](const Tensor& t) {
-        ++packed;
-        return std::any(t);
-      },
-      [](const std::any& t) { return std::any_cast<Tensor>(t); });
+  const SavedTensorHooks hooks = counting_hooks(packed);
   const AutocastGuard autocast(DeviceType::kCPU, DType::kF16);
   const AnomalyGuard anomaly({.forward = true});
   const detail::ModulePathScope path("block.fc");

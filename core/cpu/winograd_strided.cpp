@@ -158,20 +158,8 @@ void data_input_block(const Geometry& g, const T* gy, int64_t first, int64_t cou
 template <typename T>
 void gradient_block(const Geometry& g, const T* gy, int64_t first, int64_t count, int64_t channels,
                     float* out, int64_t stride) {
-  TileCursor at(g, first);
-  for (int64_t t = 0; t < count; ++t, at.next()) {
-    const T* pixels[kTile * kTile];
-    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros<T>, pixels);
-    for_lanes(channels, [&](int64_t c, auto lanes) {
-      float* tile = out + (c / kPanel * count + t) * kPanel + c % kPanel;
-      transform_2d<kTile, kSide>(
-          [](const v16* d, v16* v) TARN_LAMBDA_INLINE { gradient_points9(d, v); },
-          [&](int r, int s)
-              TARN_LAMBDA_INLINE { return load_lanes(pixels[r * kTile + s] + c, lanes); },
-          [&](int i, int j, v16 v)
-              TARN_LAMBDA_INLINE { store16(tile + (i * kSide + j) * stride, v); });
-    });
-  }
+  gradient_to_points<kSide>([](const v16* d, v16* v) TARN_LAMBDA_INLINE { gradient_points9(d, v); },
+                            g, gy, first, count, channels, out, stride);
 }
 
 template <typename T>

@@ -118,6 +118,27 @@ TARN_INLINE void store_lanes(T* p, v16 v, Lanes lanes) {
   }
 }
 
+/// A TilesToPoints of gy, packed as panels: `transform`(const v16 pixels[4], v16 points[kSide]).
+template <int kSide, typename T, typename Transform>
+TARN_INLINE void gradient_to_points(Transform transform, const Geometry& g, const T* gy,
+                                    int64_t first, int64_t count, int64_t channels, float* out,
+                                    int64_t stride) {
+  TileCursor at(g, first);
+  for (int64_t t = 0; t < count; ++t, at.next()) {
+    const T* pixels[kTile * kTile];
+    patch_pointers<kTile>(gy, g.oh, g.ow, g.k, at.image, at.y, at.x, kZeros<T>, pixels);
+    for_lanes(channels, [&](int64_t c, auto lanes) {
+      float* tile = out + (c / kPanel * count + t) * kPanel + c % kPanel;
+      transform_2d<kTile, kSide>(
+          transform,
+          [&](int r, int s)
+              TARN_LAMBDA_INLINE { return load_lanes(pixels[r * kTile + s] + c, lanes); },
+          [&](int i, int j, v16 v)
+              TARN_LAMBDA_INLINE { store16(tile + (i * kSide + j) * stride, v); });
+    });
+  }
+}
+
 /// Channels [0, channels) of `count` tiles from `first` to points, `stride` floats apart. `image`
 /// points to the block's first channel.
 template <typename T>
