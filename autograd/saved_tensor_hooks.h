@@ -32,7 +32,7 @@ class SavedTensorHooks final : public SavedTensorHandler {
  private:
   Pack pack_;
   std::shared_ptr<const Unpack> unpack_;
-  mutable std::mutex mutex_;  // around pack_
+  std::mutex mutex_;  // around pack_
   SavedTensorHandlerGuard guard_{this};
 };
 

@@ -176,6 +176,10 @@ void empty_cache(Device device) {
   flush(device);
 }
 
+void keep_cached(Stream stream, bool kept) {
+  pool_of(stream.device).keep(stream.handle, kept);
+}
+
 void set_memory_limit(size_t bytes, Device device) {
   pool_of(device).set_limit(bytes);
 }

@@ -71,6 +71,10 @@ void reset_peak_memory(Device device = kCPU);
 /// Returns what is cached to the system, apart from small blocks that other threads keep for
 /// themselves (up to 64 KiB each, a few MiB per thread).
 void empty_cache(Device device = kCPU);
+/// While kept, memory cached for `stream` is not returned to the system, neither by empty_cache nor
+/// when memory runs out: work that is recorded once and replayed later (a CUDA graph) uses its
+/// addresses after the tensors have gone.
+void keep_cached(Stream stream, bool kept);
 /// Limits the bytes reserved on a device; 0 removes the limit.
 void set_memory_limit(size_t bytes, Device device = kCPU);
 /// A table of statistics, tags and the biggest owners (the operation that allocated), for people.

@@ -197,7 +197,9 @@ void BlockPool::merge_next(Block* block) {
 void BlockPool::release_cached() {
   const std::lock_guard lock(mutex_);
   if (!waiting_.empty()) reclaim_waiting(true);
-  const auto cached = [](const Segment* s) { return s->first->free && !s->first->next; };
+  const auto cached = [&](const Segment* s) {
+    return s->first->free && !s->first->next && !kept_.contains(s->stream);
+  };
   const bool any = std::any_of(segments_.begin(), segments_.end(),
                                [&](const auto& entry) { return cached(entry.second); });
   if (!any) return;
@@ -216,6 +218,15 @@ void BlockPool::release_cached() {
     delete segment->first;
     delete segment;
     it = segments_.erase(it);
+  }
+}
+
+void BlockPool::keep(void* stream, bool kept) {
+  const std::lock_guard lock(mutex_);
+  if (kept) {
+    kept_.insert(stream);
+  } else {
+    kept_.erase(stream);
   }
 }
 

@@ -70,8 +70,11 @@ class BlockPool {
   /// Work queued on `stream`, not the block's own, uses the block: once given back, it is not
   /// handed out before that work is done.
   void record_use(Block* block, Stream stream);
-  /// Returns segments without a block in use to the system.
+  /// Returns segments without a block in use to the system, but for those of streams to keep.
   void release_cached();
+  /// While kept, a stream's segments stay with it: a graph recorded on it writes to their
+  /// addresses.
+  void keep(void* stream, bool kept);
   void add(const LedgerDelta& delta);
 
   /// Includes `pending`, the counts that threads have not handed over yet.
@@ -112,6 +115,7 @@ class BlockPool {
   FreeSet free_[2];  // large, small
   std::vector<Waiting> waiting_;
   std::map<char*, Segment*> segments_;  // in address order
+  std::set<void*> kept_;                // streams whose segments are not released
   size_t limit_ = 0;
   MemoryStats stats_;
 };

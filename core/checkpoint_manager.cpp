@@ -36,15 +36,8 @@ std::optional<int64_t> step_of(const std::string& name) {
 }
 
 // What is in a folder; nothing if there is none.
-std::vector<fs::path> entries(const std::string& folder) {
-  std::vector<fs::path> found;
-  try {
-    if (!fs::is_directory(folder)) return found;
-    for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path());
-  } catch (const fs::filesystem_error& e) {
-    detail::fail<FileError>("checkpoint: cannot read ", folder, ": ", e.what());
-  }
-  return found;
+std::vector<std::string> entries(const std::string& folder) {
+  return is_folder(folder) ? list_folder("checkpoint", folder) : std::vector<std::string>();
 }
 
 }  // namespace
@@ -154,8 +147,8 @@ void CheckpointManager::prune(int64_t newest) {
     if (!keep) detail::discard_path(path(step));
   }
   std::error_code ignored;
-  for (const fs::path& path : entries(folder_)) {
-    const std::string name = path.filename().string();
+  for (const std::string& path : entries(folder_)) {
+    const std::string name = fs::path(path).filename().string();
     if (name.starts_with(kPrefix) && detail::is_checkpoint_leftover(name)) {
       fs::remove_all(path, ignored);
     }
@@ -200,10 +193,9 @@ Checkpoint CheckpointManager::load_best(const std::vector<std::string>& only) co
 
 std::vector<int64_t> CheckpointManager::steps() const {
   std::vector<int64_t> found;
-  std::error_code ignored;
-  for (const fs::path& path : entries(folder_)) {
-    const auto step = step_of(path.filename().string());
-    if (step && fs::is_directory(path, ignored)) found.push_back(*step);
+  for (const std::string& path : entries(folder_)) {
+    const auto step = step_of(fs::path(path).filename().string());
+    if (step && is_folder(path)) found.push_back(*step);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -1,10 +1,11 @@
-// file.cpp - InputFile, OutputFile over POSIX calls.
+// file.cpp - InputFile, OutputFile over POSIX calls; asking about paths without exceptions.
 #include "tarn/core/file.h"
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,12 +13,36 @@
 
 namespace tarn {
 namespace {
+
+namespace fs = std::filesystem;
+
 // One call moves at most this much: Linux stops just below 2 GiB anyway.
 constexpr uint64_t kChunk = uint64_t{1} << 30;
+
 }  // namespace
 
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+std::vector<std::string> list_folder(const char* op, const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> paths;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    paths.push_back(it->path().string());
+  }
+  TARN_CHECK_AS(FileError, !error, op, ": cannot read folder ", folder, ": ", error.message());
+  return paths;
+}
+
 std::string folder_of(const std::string& path) {
-  const auto folder = std::filesystem::path(path).parent_path();
+  const auto folder = fs::path(path).parent_path();
   return folder.empty() ? "." : folder.string();
 }
 
@@ -73,7 +98,7 @@ std::string read_file(const char* op, const std::string& path) {
 
 OutputFile::OutputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
   static std::atomic<int> counter{0};
-  const auto name = std::filesystem::path(path_).filename().string();
+  const auto name = fs::path(path_).filename().string();
   temporary_ = folder_of(path_) + "/." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
                std::to_string(counter++);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

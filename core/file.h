@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tarn/core/error.h"
 
@@ -44,6 +45,14 @@ class InputFile {
 
 /// A whole file as bytes.
 std::string read_file(const char* op, const std::string& path);
+
+/// Whether there is something, or a folder, at a path or where its links lead. What cannot be asked
+/// about is not there: a link to itself, a name that is too long, one behind a locked folder.
+bool is_there(const std::string& path);
+bool is_folder(const std::string& path);
+/// The paths of what is in a folder, in no order. Throws FileError "OP: cannot read folder PATH:
+/// Permission denied".
+std::vector<std::string> list_folder(const char* op, const std::string& folder);
 
 /// The folder that a path is in; "." for a bare name.
 std::string folder_of(const std::string& path);

@@ -49,6 +49,11 @@ class DnnError : public DeviceError {
   }
   /// An argument that cuDNN does not take.
   bool bad_parameter() const { return status_ / 1000 == 2; }
+  /// One proposal of the heuristics is of no use here; another may be.
+  bool says_try_another() const {
+    return not_supported() || bad_parameter() ||
+           status_ == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
+  }
 
  private:
   cudnnStatus_t status_;

@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <vector>
 
 #include "tarn/cuda/attention.h"
 #include "tarn/cuda/dnn_run.h"
@@ -18,7 +21,7 @@
 namespace tarn::cuda {
 namespace {
 
-constexpr size_t kOldestVersion = 91600;
+constexpr size_t kOldestVersion = 91600;  // earlier ones err for some lengths
 constexpr int64_t kFewestQueries = 64, kMostWidth = 128;
 constexpr int64_t kAlignment = 16;  // bytes
 
@@ -92,19 +95,25 @@ void forward(const AttentionCall& call, const Tensor& out, const Tensor& logsume
   own_attention_kernels().scaled_dot_product_attention(call, out, logsumexp, stream);
 }
 
-/// How many batches at once leave their workspace within the limit, evenly cut; all of them if even
-/// one does not. As cuDNN 9.19 asks on an H200: scores in tiles of 64 x 128, and k's and v's
+/// How many batches at once leave their workspace within the limit, about evenly cut; all of them
+/// if no cut does. As cuDNN 9.19 asks on an H200: scores in tiles of 64 x 128, and k's and v's
 /// gradients per head where heads share them.
+///
+/// Parts begin at aligned addresses: of operands in halves at any batch, since their steps are
+/// multiples of the alignment, but of log-sum-exps, which are dense, only at every few.
 int64_t batches_at_once(const DnnAttention& a) {
   const auto tiled = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
   const int64_t scores = a.deterministic ? tiled(a.queries, 64) * tiled(a.keys, 128) : 0;
   const int64_t shared = a.groups < a.heads ? a.keys * (a.depth + a.width) : 0;
   const int64_t each = a.heads * (scores + shared) * item_size(a.dtype);
   constexpr int64_t kBesides = 4096;  // 256 bytes were seen
-  const int64_t fit = each > 0 ? (dnn_settings().workspace - kBesides) / each : a.batch;
-  if (fit < 1 || fit >= a.batch) return a.batch;
+  const int64_t most = each > 0 ? (dnn_settings().workspace - kBesides) / each : a.batch;
+  constexpr int64_t kUnit = kAlignment / static_cast<int64_t>(sizeof(float));
+  const int64_t unit = kUnit / std::gcd(kUnit, a.heads * a.queries);  // batches
+  const int64_t fit = most / unit * unit;
+  if (fit < 1 || most >= a.batch) return a.batch;
   const int64_t parts = (a.batch + fit - 1) / fit;
-  return (a.batch + parts - 1) / parts;
+  return tiled((a.batch + parts - 1) / parts, unit);
 }
 
 struct BackwardTensors {

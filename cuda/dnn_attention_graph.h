@@ -52,7 +52,8 @@ enum DnnAttentionOperand : int64_t {
   kDnnOutGradient,    ///< this and all below: backward
   kDnnOne,            ///< scalar
   kDnnDelta,          ///< [B, H, T] f32, dense: sum(gout * out), for the graph alone
-  kDnnQuerySums,      ///< [B, H, T, D] f32, dense, for the graph alone; unless deterministic
+  kDnnQuerySums,      ///< [B, H, T, D] f32, dense, for the graph alone; unless deterministic.
+                      ///< cuDNN clears it itself, since 9.6
   kDnnQueryGradient,
   kDnnKeyGradient,
   kDnnValueGradient,

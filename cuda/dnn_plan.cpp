@@ -63,13 +63,13 @@ std::vector<DnnDescriptor> configurations(const DnnGraph& graph, const DnnTarget
   return found;
 }
 
-/// The plan of one configuration, if it is allowed, fits and can be made here.
-bool try_plan(DnnDescriptor config, const DnnNumerics& want, const DnnTarget& target,
+/// Appends the plan of one configuration, if it is allowed, fits and can be made here.
+void try_plan(DnnDescriptor config, const DnnNumerics& want, const DnnTarget& target,
               int64_t workspace, std::vector<DnnPlan>& plans) try {
   DnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
   cudnnBackendDescriptor_t handle = engine.handle();
   config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &handle);
-  if (!allows(want, notes_of(engine))) return false;
+  if (!allows(want, notes_of(engine))) return;
   DnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
   if (target.handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
 #if CUDNN_VERSION >= 90800
@@ -78,13 +78,11 @@ bool try_plan(DnnDescriptor config, const DnnNumerics& want, const DnnTarget& ta
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   plan.finalize();
   const int64_t bytes = plan.get_int(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  if (bytes > workspace) return false;
+  if (bytes > workspace) return;
   const int64_t index = engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
   plans.push_back({std::move(config), std::move(plan), bytes, index});
-  return true;
 } catch (const DnnError& e) {
-  if (!e.not_supported() && !e.bad_parameter()) throw;
-  return false;  // heuristics propose engines that then turn out not to fit
+  if (!e.says_try_another()) throw;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tarn/cuda/dnn_run.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <limits>
@@ -14,6 +15,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tarn/core/backend.h"
 #include "tarn/cuda/dnn_settings.h"
@@ -26,7 +30,7 @@ namespace {
 using Operands = std::span<const DnnBinding>;
 
 constexpr size_t kCachedPlans = 2048;  // then all are forgotten: something makes ever new shapes
-constexpr size_t kTunedPlans = 8;
+constexpr size_t kMostPlans = 8;       // of one problem
 constexpr int kTimedRuns = 3;
 
 // Set when one of the libraries that cuDNN loads by itself, part by part, turned out to be missing.
@@ -35,17 +39,8 @@ std::atomic<bool> incomplete{false};
 /// A handle of the stream's device, bound to the stream.
 class HandleLease {
  public:
-  explicit HandleLease(Stream stream) : device_(stream.device.index) {
-    set_device(device_);
-    {
-      const std::lock_guard lock(mutex());
-      auto& free = pool()[device_];
-      if (!free.empty()) {
-        handle_ = free.back();
-        free.pop_back();
-      }
-    }
-    if (!handle_) dnn_check(dnn_api()->create(&handle_), "cudnnCreate");
+  explicit HandleLease(Stream stream) : HandleLease(stream.device.index) {
+    // The lease is complete by now: if this throws, the destructor gives the handle back.
     dnn_check(dnn_api()->set_stream(handle_, raw_stream(stream)), "cudnnSetStream");
   }
   ~HandleLease() {
@@ -58,6 +53,19 @@ class HandleLease {
   cudnnHandle_t get() const { return handle_; }
 
  private:
+  explicit HandleLease(int device) : device_(device) {
+    set_device(device_);
+    {
+      const std::lock_guard lock(mutex());
+      auto& free = pool()[device_];
+      if (!free.empty()) {
+        handle_ = free.back();
+        free.pop_back();
+      }
+    }
+    if (!handle_) dnn_check(dnn_api()->create(&handle_), "cudnnCreate");
+  }
+
   static std::mutex& mutex() {
     static std::mutex instance;
     return instance;
@@ -76,7 +84,9 @@ class HandleLease {
 struct Entry {
   std::mutex mutex;
   bool made = false;
+  bool all = false;               // as many plans were made as there may be
   bool chosen = false;            // the front plan is the one to use
+  bool told = false;              // that its workspace did not fit
   std::optional<DnnGraph> graph;  // what the plans were made from
   std::vector<DnnPlan> plans;
 };
@@ -107,24 +117,28 @@ std::string name_of(const DnnProblem& problem) {
       problem);
 }
 
-void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle) {
+void say_no_plan(const DnnProblem& problem) {
+  std::fprintf(stderr, "tarn: cuDNN has no plan for %s; tarn's own kernel runs it\n",
+               name_of(problem).c_str());
+}
+
+/// One plan, since each takes half a second to make; `all`: those that might do or be faster, too.
+void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle, bool all) {
   const DnnSettings& settings = dnn_settings();
   const DnnTarget target{.handle = handle};
   try {
     const auto make = [&](const auto& p) {
       entry.graph = make_graph(p, target);
       return make_plans(*entry.graph, p.numerics(), target, settings.workspace,
-                        settings.autotune ? kTunedPlans : 1);
+                        all ? kMostPlans : 1);
     };
     entry.plans = std::visit(make, problem);
   } catch (const DnnError& e) {
     if (!e.not_supported() && !e.bad_parameter()) throw;
   }
   entry.made = true;
-  if (entry.plans.empty()) {
-    std::fprintf(stderr, "tarn: cuDNN has no plan for %s; tarn's own kernel runs it\n",
-                 name_of(problem).c_str());
-  }
+  entry.all = all || entry.plans.empty();
+  if (entry.plans.empty()) say_no_plan(problem);
 }
 
 void execute(const DnnPlan& plan, Operands operands, void* workspace, cudnnHandle_t handle) {
@@ -149,7 +163,7 @@ void execute(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_
   execute(plan, operands, workspace.as<void>(), handle);
 }
 
-/// Milliseconds a run, or infinity if the plan does not execute.
+/// Milliseconds a run, or infinity if the plan does not execute or its workspace does not fit.
 double time_of(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_t handle) try {
   const Scratch workspace(static_cast<size_t>(std::max<int64_t>(plan.workspace, 1)), stream);
   execute(plan, operands, workspace.as<void>(), handle);  // loads its code
@@ -163,6 +177,8 @@ double time_of(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandl
   return end.elapsed_ms_since(start) / kTimedRuns;
 } catch (const DnnError& e) {
   if (!e.not_supported()) throw;
+  return std::numeric_limits<double>::infinity();
+} catch (const OutOfMemoryError&) {
   return std::numeric_limits<double>::infinity();
 }
 
@@ -186,24 +202,47 @@ void tune(Entry& entry, Operands operands, Stream stream, cudnnHandle_t handle) 
   entry.chosen = true;
 }
 
+/// False if no plan is left that the GPU can run.
+bool run_plans(Entry& entry, const DnnProblem& problem, Operands operands, Stream stream,
+               cudnnHandle_t handle) {
+  while (!entry.plans.empty()) {
+    try {
+      execute(entry.plans[0], operands, stream, handle);
+      return true;
+    } catch (const DnnError& e) {
+      if (!e.not_supported()) throw;
+      entry.plans.erase(entry.plans.begin());  // made, but the GPU cannot run it
+    }
+    if (!entry.plans.empty()) continue;
+    if (entry.all) {
+      say_no_plan(problem);
+    } else {
+      make_entry(entry, problem, handle, true);
+    }
+  }
+  return false;
+}
+
 bool run(const DnnProblem& problem, Operands operands, Stream stream) {
   const HandleLease handle(stream);
   const std::shared_ptr<Entry> entry = entry_of(problem);
   const std::lock_guard lock(entry->mutex);
-  if (!entry->made) make_entry(*entry, problem, handle.get());
-  if (!entry->chosen && entry->plans.size() > 1 && !is_capturing(stream)) {
-    tune(*entry, operands, stream, handle.get());
-  }
-  while (!entry->plans.empty()) {
-    try {
-      execute(entry->plans[0], operands, stream, handle.get());
-      return true;
-    } catch (const DnnError& e) {
-      if (!e.not_supported()) throw;
-      entry->plans.erase(entry->plans.begin());  // made, but the GPU cannot run it
+  if (!entry->made) make_entry(*entry, problem, handle.get(), dnn_settings().autotune);
+  try {
+    if (!entry->chosen && entry->plans.size() > 1 && !is_capturing(stream)) {
+      tune(*entry, operands, stream, handle.get());
     }
+    return run_plans(*entry, problem, operands, stream, handle.get());
+  } catch (const OutOfMemoryError&) {
+    // Our own kernels need no workspace: slow, where the alternative is to end.
+    if (!std::exchange(entry->told, true)) {
+      std::fprintf(stderr,
+                   "tarn: cuDNN's workspace of %lld bytes for %s does not fit into the device's "
+                   "memory; tarn's own kernel runs it\n",
+                   static_cast<long long>(entry->plans[0].workspace), name_of(problem).c_str());
+    }
+    return false;
   }
-  return false;
 }
 
 }  // namespace

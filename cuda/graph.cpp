@@ -1,6 +1,7 @@
 // graph.cpp - stream capture.
 #include "tarn/cuda/graph.h"
 
+#include "tarn/core/allocator.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/transfer.h"
 #include "tarn/cuda/backend.h"
@@ -18,11 +19,13 @@ struct Graph::Recording {
     if (graph) cudaGraphDestroy(graph);
     executable = nullptr;
     graph = nullptr;
+    keep_cached(stream, false);
   }
 };
 
 // The stream is the key to the memory: the caching allocator hands a block out on the stream it was
-// made for only, so what the recorded step used is never given to anybody else.
+// made for only, so what the recorded step used is never given to anybody else; keep_cached() has
+// it stay even when the cache is emptied.
 Graph::Graph(Device device) : recording_(std::make_unique<Recording>()) {
   TARN_CHECK_AS(DeviceError, device.is_cuda(), "cuda::Graph: expected a cuda device; got ", device);
   recording_->stream = backend(device.type).create_stream(device.index, 0);
@@ -42,6 +45,7 @@ void Graph::capture(const std::function<void()>& step, int warm_up) {
   for (int i = 0; i < warm_up; ++i) step();
   const cudaStream_t stream = raw_stream(r.stream);
   set_device(r.stream.device.index);
+  keep_cached(r.stream, true);
   // Relaxed: other threads (a data loader that pins memory) go on meanwhile.
   TARN_CUDA_CALL(cudaStreamBeginCapture, stream, cudaStreamCaptureModeRelaxed);
   try {

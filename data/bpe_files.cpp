@@ -74,12 +74,13 @@ std::unique_ptr<Bpe> Bpe::load(const std::string& vocab_json, const std::string&
 
 std::unique_ptr<Bpe> Bpe::load(const std::string& folder) {
   namespace fs = std::filesystem;
-  TARN_CHECK_AS(FileError, fs::is_directory(folder), "bpe: no folder ", folder,
+  TARN_CHECK_AS(FileError, is_folder(folder), "bpe: no folder ", folder,
                 "; it should hold GPT-2's vocab.json and merges.txt");
   for (const auto& [vocab, merges] :
        {std::pair{"vocab.json", "merges.txt"}, std::pair{"encoder.json", "vocab.bpe"}}) {
-    const fs::path v = fs::path(folder) / vocab, m = fs::path(folder) / merges;
-    if (fs::exists(v) && fs::exists(m)) return load(v.string(), m.string());
+    const std::string v = (fs::path(folder) / vocab).string();
+    const std::string m = (fs::path(folder) / merges).string();
+    if (is_there(v) && is_there(m)) return load(v, m);
   }
   tarn::detail::fail<FileError>(
       "bpe: ", folder, " must hold vocab.json and merges.txt (or encoder.json and vocab.bpe)");

@@ -32,7 +32,7 @@ const std::vector<std::string> kCifar10Classes = {
 std::unique_ptr<MemoryImages> load_cifar10(const std::string& folder, bool train) {
   namespace fs = std::filesystem;
   const fs::path inner = fs::path(folder) / "cifar-10-batches-bin";
-  const fs::path root = fs::is_directory(inner) ? inner : fs::path(folder);
+  const fs::path root = is_folder(inner.string()) ? inner : fs::path(folder);
   std::vector<std::string> files;
   if (train) {
     for (int i = 1; i <= 5; ++i) {

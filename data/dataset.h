@@ -12,7 +12,7 @@
 namespace tarn::data {
 
 struct Batch {
-  Tensor input;                      ///< [N, ...]; pictures [N, C, H, W] f32
+  Tensor input;                      ///< [N, ...]; pictures [N, C, H, W] f32, undefined if N = 0
   Tensor target;                     ///< [N] i64 class numbers, or what the dataset says
   std::vector<std::string> skipped;  ///< examples left out because they could not be read
 

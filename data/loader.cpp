@@ -74,10 +74,10 @@ struct Epoch::State {
   }
 
   static void start_workers(const std::shared_ptr<State>& state) {
-    const LoaderOptions& options = state->options;
-    const int64_t workers = std::min<int64_t>(options.workers, state->batches - state->taken);
+    const int64_t left = state->batches - state->taken;
+    const int64_t workers = std::min<int64_t>(state->options.workers, left);
     if (workers <= 0) return;
-    state->slots.resize(static_cast<size_t>(workers * options.prefetch));
+    state->slots.resize(static_cast<size_t>(std::min(state->options.ahead(), left)));
     // Each worker keeps the state alive, see finish().
     try {
       for (int64_t i = 0; i < workers; ++i) state->threads.emplace_back([state] { state->work(); });
@@ -130,12 +130,9 @@ struct Epoch::State {
   }
 
   std::optional<Batch> next() {
-    while (consumed < batches) {
-      // The caller's thread alone writes `consumed`, so it may read it without the lock.
-      Batch batch = threads.empty() ? prepare(consumed++) : wait_for(consumed);
-      if (batch.size() > 0 || batch.skipped.empty()) return batch;
-    }
-    return std::nullopt;
+    // The caller's thread alone writes `consumed`, so it may read it without the lock.
+    if (consumed >= batches) return std::nullopt;
+    return threads.empty() ? prepare(consumed++) : wait_for(consumed);
   }
 };
 

@@ -5,7 +5,8 @@
 //   for (const Batch& batch : loader.epoch(0)) ...
 //
 // The batches of an epoch are a function of (seed, epoch): neither the number of workers nor their
-// timing changes them.
+// timing changes them. There are always size() of them, so that a place in the epoch can be kept
+// and ranks stay in step: one of which nothing could be read comes empty.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct LoaderOptions {
   int64_t batch_size = 1;
   bool drop_last = false;   ///< leave out a last batch that is not full
   int workers = 0;          ///< threads; 0 prepares each batch when it is asked for
-  int64_t prefetch = 2;     ///< batches ahead, per worker
+  int64_t prefetch = 2;     ///< batches that each worker prepares ahead
   uint64_t seed = 0;        ///< of the augmentation
   bool pin_memory = false;  ///< batches in page-locked memory, for copies that do not wait
   double timeout_s = 300;   ///< longest wait for one batch before an error says which
@@ -35,6 +36,9 @@ struct LoaderOptions {
   /// prepares it. Loaders of several ranks that share batches by it lose and repeat nothing,
   /// whatever the parts are, as long as the ranks cut alike.
   BatchPart part = nullptr;
+
+  /// How many batches after the one that the caller has taken last may be under way.
+  int64_t ahead() const { return workers * prefetch; }
 };
 
 /// One pass over the data. Leaving it early stops its threads; so does an error, which reaches the
@@ -44,8 +48,9 @@ class Epoch {
   Epoch(Epoch&& other) noexcept;
   ~Epoch();
 
-  /// The next batch; none at the end. Rethrows what the dataset threw for that batch, in order:
-  /// the batches before it still arrive.
+  /// The next batch; none at the end. Its size() is 0 where the dataset left out all its examples
+  /// (Batch::skipped), or where it has no rows by LoaderOptions::part. Rethrows what the dataset
+  /// threw for that batch, in order: the batches before it still arrive.
   std::optional<Batch> next();
 
   class Iterator {
@@ -85,8 +90,8 @@ class DataLoader {
   int64_t size() const;
   /// Examples in an epoch.
   int64_t examples() const;
-  /// How many batches after the one that the caller has taken last may be under way.
-  int64_t ahead() const { return options_.workers * options_.prefetch; }
+  /// That of its options.
+  int64_t ahead() const { return options_.ahead(); }
   /// Starts a pass. first_batch > 0 resumes in the middle, without preparing what came before.
   Epoch epoch(int64_t epoch, int64_t first_batch = 0) const;
 

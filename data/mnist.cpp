@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 #include "tarn/core/factory.h"
+#include "tarn/core/file.h"
 
 namespace tarn::data {
 namespace {
@@ -17,8 +18,7 @@ namespace {
 class GzipFile {
  public:
   explicit GzipFile(const std::string& path) : path_(path) {
-    TARN_CHECK_AS(FileError, !std::filesystem::is_directory(path), "load_idx: cannot open ", path,
-                  ": it is a folder");
+    TARN_CHECK_AS(FileError, !is_folder(path), "load_idx: cannot open ", path, ": it is a folder");
     errno = 0;
     file_ = gzopen(path.c_str(), "rb");
     TARN_CHECK_AS(FileError, file_, "load_idx: cannot open ", path, ": ", std::strerror(errno));
@@ -66,8 +66,8 @@ std::string find_file(const std::string& folder, const std::string& name) {
   std::string dotted = name;  // some mirrors unpack to "train-images.idx3-ubyte"
   dotted[dotted.find("-idx")] = '.';
   for (const std::string& candidate : {name, name + ".gz", dotted, dotted + ".gz"}) {
-    const auto path = std::filesystem::path(folder) / candidate;
-    if (std::filesystem::exists(path)) return path.string();
+    const std::string path = (std::filesystem::path(folder) / candidate).string();
+    if (is_there(path)) return path;
   }
   tarn::detail::fail<FileError>("load_mnist: neither ", name, " nor ", name, ".gz is in ", folder);
 }

@@ -79,6 +79,12 @@ std::vector<int64_t> cut_for_all(int64_t rows, const std::vector<double>& shares
   return counts;
 }
 
+std::pair<int64_t, int64_t> rows_of(std::span<const int64_t> counts, int64_t part) {
+  const auto mine = counts.begin() + part;
+  const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
+  return {begin, begin + *mine};
+}
+
 std::vector<int64_t> BatchShares::cut(int64_t step, int64_t rows) const {
   const std::lock_guard lock(mutex_);
   auto at = since_.rbegin();
@@ -86,12 +92,12 @@ std::vector<int64_t> BatchShares::cut(int64_t step, int64_t rows) const {
   return cut_for_all(rows, at->shares);
 }
 
-bool BatchShares::add(int64_t step, int64_t rows, std::span<const double> seconds) {
-  const std::vector<int64_t> counts = cut(step, rows);
+bool BatchShares::add(int64_t step, std::span<const int64_t> rows,
+                      std::span<const double> seconds) {
   const std::lock_guard lock(mutex_);
   while (since_.size() > 1 && since_[1].step <= step) since_.pop_front();
   if (since_.size() > 1) return false;  // the newest shares do not hold yet
-  balancer_.add(counts, seconds);
+  balancer_.add(rows, seconds);
   if (balancer_.shares() == since_[0].shares) return false;
   since_.push_back({step + 1 + ahead_, balancer_.shares()});
   return true;

@@ -15,6 +15,8 @@ namespace tarn::dist {
 std::vector<int64_t> cut_by_share(int64_t rows, const std::vector<double>& shares);
 /// The same with at least one row for every part, where there are enough.
 std::vector<int64_t> cut_for_all(int64_t rows, const std::vector<double>& shares);
+/// The rows [first, second) of part number `part`, where the parts stand one after another.
+std::pair<int64_t, int64_t> rows_of(std::span<const int64_t> counts, int64_t part);
 
 /// Measures how many rows a second each part does, and cuts batches so that all take equally long:
 /// shares that lead to equal times stay what they are. Parts that feed it the same figures cut
@@ -53,9 +55,9 @@ class BatchShares {
   /// How many of `rows` each part takes of a batch. step: its number among all batches of the run.
   /// REQUIRES: not before the step that add() had last.
   std::vector<int64_t> cut(int64_t step, int64_t rows) const;
-  /// After a step, in their order: how long each part took for its rows. True if there are new
-  /// shares.
-  bool add(int64_t step, int64_t rows, std::span<const double> seconds);
+  /// After a step, in their order: how many rows each part had (those of cut(), or fewer), and how
+  /// long they took it. True if there are new shares.
+  bool add(int64_t step, std::span<const int64_t> rows, std::span<const double> seconds);
   /// The newest.
   const std::vector<double>& shares() const { return balancer_.shares(); }
   /// Goes on with another's shares and figures, while no batch is under way.

@@ -110,12 +110,12 @@ std::vector<int64_t> DataParallel::cut(int64_t rows, int64_t devices,
 // Only if one of the two was written to: an earlier forward may wait for its backward, which needs
 // the replica's values as they were.
 void DataParallel::refresh(const Tensor& to, const Tensor& from, Versions& last) {
-  const auto versions = [&] {
-    return Versions{from.storage().get(), from.version(), to.version()};
-  };
-  if (last == versions()) return;
+  if (last.storage == from.storage() && last.master == from.version() &&
+      last.replica == to.version()) {
+    return;
+  }
   raw::copy_(to, from);
-  last = versions();
+  last = {.storage = from.storage(), .master = from.version(), .replica = to.version()};
 }
 
 // What changed in the master since: values, frozen or not, training or not.

@@ -71,9 +71,9 @@ class DataParallel {
  private:
   // Of the master's tensor and the replica's after a copy; none: not copied yet.
   struct Versions {
-    const Storage* storage = nullptr;  // the master's, which may get another
+    // The master's, which may get another. Held: what comes after it must not lie at its address.
+    Ref<Storage> storage = nullptr;
     uint32_t master = 0, replica = 0;
-    bool operator==(const Versions&) const = default;
   };
   struct Replica {
     nn::Module* module = nullptr;

@@ -24,8 +24,9 @@ namespace tarn::dist {
 struct DdpOptions {
   /// MiB of gradients that travel together, in the order in which they come: at most bucket_cap_mb,
   /// and no more than an eighth of all (or first_bucket_mb). The first and the last to come have
-  /// buckets of their own, so that sending begins early and little is left to send when backward is
-  /// over (last_bucket_mb = 0: none for the last).
+  /// buckets of their own, up to first_bucket_mb and last_bucket_mb whatever the others hold, so
+  /// that sending begins early and little is left to send when backward is over (last_bucket_mb =
+  /// 0: none for the last).
   double bucket_cap_mb = 25, first_bucket_mb = 1, last_bucket_mb = 1;
   /// Parameters may go without a gradient in a backward, on some or all ranks. Those that no rank
   /// used keep none. Costs a small collective per backward.

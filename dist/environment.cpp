@@ -15,6 +15,8 @@ namespace tarn::dist {
 namespace {
 
 constexpr int kFirstPort = 20000, kPorts = 20000;
+// A batch script has most of SLURM_* too, but only a step that srun started has a list of nodes.
+constexpr const char* kSlurmStep = "SLURM_STEP_NODELIST";
 
 // Reads variables for one launcher, so that every error says whose they are.
 class Reader {
@@ -119,7 +121,7 @@ Environment from_slurm(const Lookup& lookup, const char* because) {
                                      read.number_or("SLURM_NODEID", 0));
   check_pair("SLURM_LOCALID", e.local_rank, "SLURM_STEP_TASKS_PER_NODE", e.local_size);
   if (e.size == 1) return e;
-  e.host = lookup("MASTER_ADDR").value_or(first_slurm_host(read.text("SLURM_STEP_NODELIST")));
+  e.host = lookup("MASTER_ADDR").value_or(first_slurm_host(read.text(kSlurmStep)));
   const int64_t job = read.number("SLURM_JOB_ID"), step = read.number("SLURM_STEP_ID");
   e.port =
       read.number_or("MASTER_PORT", kFirstPort + static_cast<int>((job * 16 + step) % kPorts), 1);
@@ -177,13 +179,15 @@ Environment read_environment(const Lookup& lookup) {
   if (const char* name = first_set(lookup, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
     return from_open_mpi(lookup, name);
   }
-  // A batch script has most of SLURM_* too, but only a step that srun started has a list of nodes.
-  if (lookup("SLURM_STEP_NODELIST")) return from_slurm(lookup, "SLURM_STEP_NODELIST");
+  if (lookup(kSlurmStep)) return from_slurm(lookup, kSlurmStep);
   return {};
 }
 
 int launched_rank(int rank) {
-  const char* text = std::getenv("RANK");
+  const char* name = "RANK";
+  if (!std::getenv(name)) name = "OMPI_COMM_WORLD_RANK";
+  if (!std::getenv(name) && std::getenv(kSlurmStep)) name = "SLURM_PROCID";
+  const char* text = std::getenv(name);
   if (!text) return rank;
   const char* end = text + std::strlen(text);
   int value = 0;

@@ -35,8 +35,8 @@ Environment read_environment(const Lookup& lookup);
 /// From this process's own environment.
 Environment read_environment();
 
-/// The number that the launcher gave this process (RANK): a subgroup numbers its ranks anew. `rank`
-/// where there is none, or no number.
+/// The number that the launcher gave this process, by the variable that read_environment() would
+/// take: a subgroup numbers its ranks anew. `rank` where there is none, or no number.
 int launched_rank(int rank);
 
 /// The first host of Slurm's short form: "node[03-05,9],gpu1" -> "node03".

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "tarn/autograd/anomaly.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_matmul.h"
@@ -114,12 +115,6 @@ WorkPtr send_largest(ProcessGroup& group, const GradBucket& bucket, Memory& memo
   return std::make_shared<Finishing>(std::move(works), finish);
 }
 
-bool all_finite(const Tensor& x) {
-  const Tensor host = raw::contiguous(raw::to(x, kCPU));
-  const float* values = host.data<float>();
-  return std::all_of(values, values + host.numel(), [](float v) { return std::isfinite(v); });
-}
-
 // Columns made orthonormal (Gram-Schmidt, twice for accuracy); a column without a rest becomes
 // zero.
 void orthonormalise(const Tensor& target) {
@@ -201,7 +196,7 @@ struct PowerStep {
     // An overflow of any rank is in the average of P on all. They pass it on, and remember nothing
     // of it: neither error nor guess would recover.
     std::erase_if(matrices, [](const Matrix& x) {
-      if (all_finite(x.p)) return false;
+      if (first_nonfinite(x.p) < 0) return false;
       raw::fill_(x.m, std::numeric_limits<double>::quiet_NaN());
       raw::fill_(x.error, 0);
       return true;

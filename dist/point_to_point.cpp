@@ -245,8 +245,12 @@ Messages::~Messages() {
   }
   pending_->changed.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (const auto& message : all_of(*pending_)) message->settle();
-  pending_->messages.clear();  // which hold what may hold the list
+  PendingMessages::List all;  // out of the list, which they may hold, and which Works still read
+  {
+    const std::lock_guard lock(pending_->mutex);
+    all.swap(pending_->messages);
+  }
+  for (const auto& message : all) message->settle();
 }
 
 void Messages::set_going() {

@@ -67,7 +67,8 @@ Reducer::~Reducer() {
 
 // Fills buckets in this order; a dtype has buckets of its own. The last to arrive have a small
 // bucket of their own, and no other holds more than an eighth of all: little hides the message that
-// leaves when backward is nearly over, nothing the one that leaves after it.
+// leaves when backward is nearly over, nothing the one that leaves after it. The last is not cut
+// again by the limit of those in the middle: several messages would leave at the end.
 void Reducer::build(const std::vector<size_t>& order) {
   struct Open {
     DType dtype;
@@ -82,6 +83,7 @@ void Reducer::build(const std::vector<size_t>& order) {
   for (size_t i : order) all += static_cast<double>(bytes_of(i));
   const double first_cap = options_.first_bucket_mb * kMiB;
   const double later_cap = std::min(options_.bucket_cap_mb * kMiB, std::max(first_cap, all / 8));
+  const double last_cap = std::max(later_cap, options_.last_bucket_mb * kMiB);
   size_t tail = order.size();
   for (double left = options_.last_bucket_mb * kMiB; tail > 0; --tail) {
     left -= static_cast<double>(bytes_of(order[tail - 1]));
@@ -97,9 +99,9 @@ void Reducer::build(const std::vector<size_t>& order) {
         std::find_if(open.begin(), open.end(), [&](const Open& o) { return o.dtype == t.dtype(); });
     if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0, false});
     const bool first = at->bucket == 0;
-    const double cap = first ? first_cap : later_cap;
-    const bool full = at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
     const bool last = place >= tail && tail > 0;
+    const double cap = first ? first_cap : last ? last_cap : later_cap;
+    const bool full = at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
     if (at->bucket == SIZE_MAX || full || last != at->last) {
       *at = {t.dtype(), buckets_.size(), 0, last};
       buckets_.push_back({});

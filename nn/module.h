@@ -69,6 +69,19 @@ struct LoadReport {
 /// Base of every layer and model. Not thread-safe.
 class Module {
  public:
+  /// Evaluation mode for a module and all below it until the end of the scope, also where that is
+  /// an exception; then each is in the mode again that it was in.
+  class EvalScope {
+   public:
+    explicit EvalScope(Module& root);
+    ~EvalScope();
+    EvalScope(const EvalScope&) = delete;
+    EvalScope& operator=(const EvalScope&) = delete;
+
+   private:
+    std::vector<Module*> trained_;
+  };
+
   /// A module of its own: the root of a model.
   Module() = default;
   /// A member of `parent`, known there by `name`. A null parent makes it a root.
@@ -104,7 +117,8 @@ class Module {
   LoadReport load_state_dict(const TensorDict& dict, bool strict = true);
 
   // ---- its modes; each goes down the whole tree
-  /// Training: dropout drops, batch norm uses the batch. Returns *this, as do the others.
+  /// Training: dropout drops, batch norm uses the batch. Returns *this, as do the others. For a
+  /// while: EvalScope.
   Module& train(bool on = true);
   Module& eval() { return train(false); }
   bool training() const { return training_; }
@@ -157,19 +171,6 @@ class Module {
     const Module* outer_ = nullptr;
     std::optional<tarn::detail::ModulePathScope> path_;
     std::optional<ProfileRange> range_;
-  };
-
-  /// Evaluation mode for a module and all below it until the end of the scope; then each is in the
-  /// mode again that it was in.
-  class EvalScope {
-   public:
-    explicit EvalScope(Module& root);
-    ~EvalScope();
-    EvalScope(const EvalScope&) = delete;
-    EvalScope& operator=(const EvalScope&) = delete;
-
-   private:
-    std::vector<Module*> trained_;
   };
 
   /// Whether somebody wants to see what goes through this module alone: hooks, or the names of

@@ -33,6 +33,11 @@ bool sum_fuses(const Tensor& x, const Tensor& residual) {
                                            is_floating(x.dtype()) && is_floating(residual.dtype()));
 }
 
+AddNormResult add_in_two_steps(Module& norm, const Tensor& x, const Tensor& residual) {
+  const Tensor sum = x + residual;
+  return {sum, norm(sum)};
+}
+
 }  // namespace
 
 BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
@@ -96,10 +101,7 @@ Tensor LayerNorm::forward(const Tensor& x) {
 
 AddNormResult LayerNorm::add(const Tensor& x, const Tensor& residual) {
   const CallScope scope(*this);
-  if (is_watched() || !sum_fuses(x, residual)) {
-    const Tensor sum = x + residual;
-    return {sum, (*this)(sum)};
-  }
+  if (is_watched() || !sum_fuses(x, residual)) return add_in_two_steps(*this, x, residual);
   return tarn::add_layer_norm(x, residual, options_.shape, weight, bias, options_.eps);
 }
 
@@ -118,10 +120,7 @@ Tensor RMSNorm::forward(const Tensor& x) {
 
 AddNormResult RMSNorm::add(const Tensor& x, const Tensor& residual) {
   const CallScope scope(*this);
-  if (is_watched() || !sum_fuses(x, residual)) {
-    const Tensor sum = x + residual;
-    return {sum, (*this)(sum)};
-  }
+  if (is_watched() || !sum_fuses(x, residual)) return add_in_two_steps(*this, x, residual);
   return tarn::add_rms_norm(x, residual, weight, options_.eps);
 }
 

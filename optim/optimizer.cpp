@@ -145,15 +145,22 @@ bool Optimizer::refresh_active() {
   return changed;
 }
 
+/// False once a parameter was converted, moved or gets other state: the kernels walk a batch with
+/// one dtype, so each member counts.
 bool Optimizer::batches_fit() const {
   for (const Batch& b : batches_) {
-    const Tensor& target = b.params[0];
-    if (is_half(target.dtype()) || !(target.device() == param(b.members[0]).device())) return false;
-    for (int s = 0; s < kMaxSlots; ++s) {
-      const std::vector<Tensor>& slot = b.slots[s];
-      if (uses_slot(b.group, s) == slot.empty()) return false;
-      if (slot.empty()) continue;
-      if (slot[0].dtype() != target.dtype() || !(slot[0].device() == target.device())) return false;
+    for (size_t k = 0; k < b.members.size(); ++k) {
+      const Tensor& p = param(b.members[k]);
+      const DType dtype = is_half(p.dtype()) ? DType::kF32 : p.dtype();
+      const auto fits = [&](const Tensor& x) {
+        return x.dtype() == dtype && x.device() == p.device();
+      };
+      if (p.dtype() != param(b.members[0]).dtype() || !fits(b.params[k])) return false;
+      for (int s = 0; s < kMaxSlots; ++s) {
+        const std::vector<Tensor>& slot = b.slots[s];
+        if (uses_slot(b.group, s) == slot.empty()) return false;
+        if (!slot.empty() && !fits(slot[k])) return false;
+      }
     }
   }
   return true;

@@ -209,6 +209,23 @@ TEST_F(BertFolder, what_else_is_wrong_is_said_by_file) {
   EXPECT_MESSAGE(FileError, load(), "is no tokenizer.json");
 }
 
+TEST_F(BertFolder, a_link_to_itself_is_a_missing_file) {
+  const auto loop = [&](const std::string& name) {
+    fs::remove(folder / name);
+    fs::create_symlink(folder / name, folder / name);
+  };
+  loop("modules.json");
+  loop("tokenizer_config.json");
+  EXPECT_TRUE(load().options.normalize);
+  loop("vocab.txt");
+  EXPECT_MESSAGE(FileError, load(), "vocab.txt and tokenizer.json are missing; pass --vocab FILE");
+  loop("config.json");
+  EXPECT_MESSAGE(FileError, load(), "config.json is missing, and weights do not tell");
+  loop("loop");
+  settings.weights = folder / "loop";
+  EXPECT_MESSAGE(FileError, load(), "loop: Too many levels of symbolic links");
+}
+
 class TarnBert : public BertFolder {
  protected:
   void SetUp() override {

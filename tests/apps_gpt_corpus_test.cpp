@@ -95,6 +95,23 @@ TEST(GptCorpus, token_files_bring_their_vocabulary) {
   EXPECT_EQ(open_corpus(s).train.size(), 3);
 }
 
+TEST(GptCorpus, a_link_to_itself_is_missing) {
+  const TempFolder folder;
+  for (const char* name : {"loop", "meta.json"}) {
+    std::filesystem::create_symlink(folder / name, folder / name);
+  }
+  GptSettings s;
+  s.data = folder / "loop";
+  EXPECT_MESSAGE(FileError, open_corpus(s), "loop: no such file or folder; pass king-james");
+  s.data = folder.write("t.txt", "some text");
+  s.tokenizer = folder / "loop";
+  EXPECT_MESSAGE(FileError, open_corpus(s), "loop: no such file or folder; it is char, byte");
+  data::save_nanogpt_tokens(folder / "train.bin", std::vector<int32_t>{0, 1, 2, 1});
+  s.data = folder / "train.bin";
+  s.tokenizer = "auto";
+  EXPECT_EQ(open_corpus(s).tokenizer, nullptr);
+}
+
 TEST(GptCorpus, what_is_missing_is_said) {
   const TempFolder folder;
   GptSettings s;

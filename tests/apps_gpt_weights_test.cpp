@@ -6,6 +6,7 @@
 #include "tarn/apps/gpt/checkpoint.h"
 #include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
+#include "tarn/apps/gpt/trainer.h"
 #include "tarn/apps/gpt/write_text.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -256,6 +257,48 @@ TEST(GptText, writing_stops_when_it_is_told_to) {
   write_tokens(*gpt, {1}, {.count = 30, .sampling = {}}, [&](int32_t) { return ++calls < 3; });
   EXPECT_EQ(calls, 3);
   EXPECT_MESSAGE(ValueError, write_tokens(*gpt, {}, {}, {}), "the prompt is empty");
+}
+
+TEST(GptText, the_model_gets_its_modes_back_also_after_an_exception) {
+  const auto gpt = some_gpt();
+  gpt->train();
+  gpt->transformer.drop.eval();
+  const auto write = [&] {
+    write_tokens(*gpt, {1}, {.count = 3, .sampling = {}}, [&](int32_t) -> bool {
+      EXPECT_FALSE(gpt->training());
+      throw std::runtime_error("enough");
+    });
+  };
+  EXPECT_MESSAGE(std::runtime_error, write(), "enough");
+  EXPECT_TRUE(gpt->training());
+  EXPECT_FALSE(gpt->transformer.drop.training());
+}
+
+TEST(GptTrainerTest, an_estimate_gives_the_model_its_modes_back_also_after_an_exception) {
+  const std::vector<int32_t> ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1};
+  const Corpus corpus{.name = "ids",
+                      .tokenizer = nullptr,
+                      .train = data::Tokens(ids),
+                      .val = data::Tokens(ids),
+                      .vocab = 11};
+  GptSettings s = settings();
+  s.eval_iters = 1;
+  s.batch_size = 2;
+  const auto gpt = some_gpt();
+  gpt->train();
+  gpt->transformer.drop.eval();
+  GptTrainer trainer(s, corpus, *gpt, nullptr);
+  ASSERT_TRUE(trainer.estimate());
+  EXPECT_TRUE(gpt->training());
+  EXPECT_FALSE(gpt->transformer.drop.training());
+  gpt->transformer.wte.register_forward_hook(
+      [&](nn::Module& wte, const Tensor&, const Tensor&) -> Tensor {
+        EXPECT_FALSE(wte.training());
+        throw std::runtime_error("enough");
+      });
+  EXPECT_MESSAGE(std::runtime_error, trainer.estimate(), "enough");
+  EXPECT_TRUE(gpt->training());
+  EXPECT_TRUE(gpt->transformer.wte.training());
 }
 
 TEST(GptText, a_prompt_comes_from_a_file_or_is_the_end_of_text) {

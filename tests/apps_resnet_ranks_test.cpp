@@ -1,5 +1,6 @@
 // apps_resnet_ranks_test.cpp - tarn-run tarn-resnet: several ranks train as one process does.
 #include <cmath>
+#include <fstream>
 #include <sstream>
 
 #include "apps_resnet_tools.h"
@@ -7,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tarn/apps/common/device_choice.h"
+#include "tarn/data/image_folder.h"
+#include "tarn/data/sampler.h"
 #include "tarn/dist/nccl_group.h"
 
 namespace {
@@ -132,6 +135,81 @@ TEST_F(ResnetRanks, a_slow_rank_takes_fewer_images_and_no_loss_changes) {
       std::atof(line.substr(line.rfind("shares of the ranks: ") + 21).c_str()),
       std::atof(
           log.substr(log.rfind("shares of the ranks: ", log.find("Test: [0]")) + 21).c_str()));
+}
+
+// Of the four batches of an epoch the first can be read. Of the second, rank 1 of 2 can read
+// nothing of its part, of the third nobody anything, of the last rank 0 all but two images.
+std::string write_pictures(const TempFolder& folder) {
+  uint32_t random = 1;
+  for (const auto& [place, n] : {std::pair{"train", 24}, std::pair{"val", 6}}) {
+    for (int i = 0; i < 2 * n; ++i) {
+      std::string picture = "P6 16 16 255\n";
+      for (int p = 0; p < 3 * 16 * 16; ++p) {
+        random = random * 1664525 + 1013904223;
+        const bool light = (p < 3 * 16 * 8) == (i % 2 == 0);
+        picture += static_cast<char>((light ? 150 : 20) + (random >> 16) % 80);
+      }
+      folder.write(std::string("pictures/") + place + (i % 2 ? "/b/" : "/a/") +
+                       std::to_string(100 + i) + ".ppm",
+                   picture);
+    }
+  }
+  const tarn::data::ImageFolder train(folder / "pictures/train");
+  const auto order = tarn::data::DistributedSampler(48, {.seed = 1}).order(0);
+  std::vector<size_t> lost = {36, 38};
+  for (size_t i = 13; i < 24; i += 2) lost.push_back(i);
+  for (size_t i = 24; i < 36; ++i) lost.push_back(i);
+  for (const size_t i : lost) std::ofstream(train.name(order[i])) << "not a picture";
+  return "imagefolder:" + folder / "pictures";
+}
+
+TEST_F(ResnetRanks, they_stay_in_step_where_some_can_read_nothing_of_their_part) {
+  const std::vector<std::string> flags = {"--data-path",
+                                          write_pictures(folder),
+                                          "--train-crop-size",
+                                          "16",
+                                          "--val-resize-size",
+                                          "16",
+                                          "--val-crop-size",
+                                          "16",
+                                          "--epochs",
+                                          "1",
+                                          "--lr",
+                                          "0.0005",
+                                          "--lr-scheduler",
+                                          "constant",
+                                          "--skip-unreadable"};
+  const auto run_with = [&](int ranks, const std::string& name,
+                            const std::vector<std::string>& more) {
+    std::vector<std::string> all = flags;
+    all.insert(all.end(), more.begin(), more.end());
+    const Ended end = run(ranks, name, all);
+    EXPECT_EQ(end.code, 0) << name << end.err;
+    EXPECT_EQ(figures(name, "loss").size(), 3u) << name;  // of a step without images there is none
+    return end;
+  };
+  const auto expect_equal = [&](const std::string& one, const std::string& many) {
+    for (const char* key : {"loss", "acc", "test_loss"}) {
+      const auto a = figures(one, key), b = figures(many, key);
+      ASSERT_EQ(b.size(), a.size()) << many << key;
+      for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 1e-4) << many << key << i;
+    }
+  };
+  const std::vector<std::string> two_batches = {"--gradient-accumulation-steps", "2"};
+  const Ended one = run_with(1, "one", {});
+  EXPECT_NE(one.out.find("Left out 20 images that cannot be read"), std::string::npos) << one.out;
+  run_with(2, "two", {});
+  expect_equal("one", "two");
+  const std::string log = slurp(folder / "runs/two/train.log");
+  EXPECT_NE(log.find("no image of this step can be read: no update"), std::string::npos) << log;
+  run_with(1, "one-of-2", two_batches);
+  run_with(2, "two-of-2", two_batches);
+  expect_equal("one-of-2", "two-of-2");
+  run_with(2, "by-speed", {"--rebalance", "1", "-j", "0"});
+  expect_equal("one", "by-speed");
+  run_with(2, "own-norms", {"--no-sync-bn"});
+  run_with(3, "three", {});
+  expect_equal("one", "three");
 }
 
 TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,14 @@
 namespace tarn::apps::runs {
 
 // Bright or dark pictures, made on demand. A test may ask for a signal when the n-th picture is
-// taken.
+// taken, and say which cannot be read.
 class Pictures final : public data::ImageDataset {
  public:
   explicit Pictures(int64_t n) : n_(n) { pipeline = {.mean = {0.5f}, .std = {0.25f}}; }
   int64_t size() const override { return n_; }
   data::Image image(int64_t index) const override {
     if (++taken == signal_at) raise(SIGINT);
+    TARN_CHECK_AS(FileError, !unreadable.contains(index), "not a picture");
     data::Image picture(12, 12, 1);
     for (size_t p = 0; p < picture.pixels.size(); ++p) {
       picture.pixels[p] = static_cast<uint8_t>(label(index) * 90 + (p * 37 + 11 * index) % 100);
@@ -35,6 +37,7 @@ class Pictures final : public data::ImageDataset {
 
   mutable int64_t taken = 0;
   int64_t signal_at = -1;
+  std::set<int64_t> unreadable;
 
  private:
   int64_t n_;

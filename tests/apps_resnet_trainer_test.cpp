@@ -155,6 +155,29 @@ TEST(resnet_trainer, weight_averages_are_what_is_tested) {
   EXPECT_EQ(run.trainer->last_score()->loss, before.loss);
 }
 
+TEST(resnet_evaluate, the_network_gets_its_modes_back_also_after_an_exception) {
+  ImageData data = pictures();
+  const ResnetSettings s = quick();
+  const auto net = make_model(s, data);
+  nn::Module* frozen = nullptr;
+  for (const auto& [name, module] : net->named_modules()) {
+    if (name == "bn1") frozen = module;
+  }
+  ASSERT_TRUE(frozen);
+  frozen->eval();
+  std::set<std::string> skipped;
+  ASSERT_TRUE(evaluate(*net, *data.test, s, skipped));
+  EXPECT_TRUE(net->training());
+  EXPECT_FALSE(frozen->training());
+  net->register_forward_pre_hook([&](nn::Module&, const Tensor&) -> Tensor {
+    EXPECT_FALSE(net->training());
+    throw std::runtime_error("enough");
+  });
+  EXPECT_MESSAGE(std::runtime_error, evaluate(*net, *data.test, s, skipped), "enough");
+  EXPECT_TRUE(net->training());
+  EXPECT_FALSE(frozen->training());
+}
+
 TEST(resnet_checkpoint, every_member_of_the_state_is_kept) {
   TrainState s;
   s.model = "resnet8";

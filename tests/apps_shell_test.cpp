@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tarn/apps/common/figures.h"
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/common/run_dir.h"
@@ -134,6 +135,17 @@ TEST_F(RunDirTest, an_earlier_run_goes_on_where_it_was) {
   EXPECT_NE(log.find("two\n"), std::string::npos);
   EXPECT_NE(message([&] { RunDir::open(folder / "none"); }).find("no run to go on with"),
             std::string::npos);
+}
+
+TEST_F(RunDirTest, a_run_that_cannot_be_asked_about_or_cut_is_named) {
+  fs::create_symlink(folder / "loop", folder / "loop");
+  EXPECT_EQ(message([&] { RunDir::open(folder / "loop"); }),
+            "no run to go on with: " + (folder / "loop").string() + " is not a folder");
+  const auto read_all = [&] {
+    read_metrics(folder, [](const nlohmann::json&) { return true; });  // a folder for the file
+  };
+  EXPECT_EQ(message(read_all),
+            "resume: cannot cut " + folder.string() + " to 0 bytes: Is a directory");
 }
 
 TEST_F(RunDirTest, a_file_in_the_way_is_named) {

@@ -5,6 +5,7 @@
 
 #include "cuda_conv_tools.h"
 
+#include "tarn/core/allocator.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/cuda/conv_shape.h"
 #include "tarn/cuda/dnn_graph.h"
@@ -130,7 +131,7 @@ std::string forward_error(const Case& c, DType dtype = DType::kF32) {
   } catch (const DeviceError& e) {
     return e.what();
   }
-  EXPECT_LT(error(back(y), reference(c, in).y), 1e-5);
+  EXPECT_LT(error(back(y), reference(c, in).y), kTolerances.at(dtype));
   return "";
 }
 
@@ -165,11 +166,66 @@ TEST_F(CudaDnn, our_own_kernel_runs_where_no_plan_fits) {
   EXPECT_EQ(executed(), before);
 }
 
-TEST_F(CudaDnn, our_own_kernel_runs_where_a_plan_turns_out_not_to_work) {
+TEST_F(CudaDnn, the_next_plan_runs_where_one_turns_out_not_to_work) {
   emu::fail_call("cudnnBackendExecute", 1, CUDNN_STATUS_NOT_SUPPORTED);
+  const uint64_t before = executed();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(forward_error(kCases[0]), "");
-  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(executed(), before + 2);
   emu::clear_failures();
+}
+
+TEST_F(CudaDnn, our_own_kernel_runs_where_no_plan_turns_out_to_work) {
+  for (int i = 1; i <= 20; ++i) {
+    emu::fail_call("cudnnBackendExecute", i, CUDNN_STATUS_NOT_SUPPORTED);
+  }
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "tarn: cuDNN has no plan for conv2d (forward, f32, x=[2, 19, 7, 9], weight=[37, 19, 3, "
+            "3], stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1 on cuda:0); tarn's own "
+            "kernel runs it\n");
+  emu::clear_failures();
+}
+
+TEST_F(CudaDnn, an_engine_that_does_not_compile_is_passed_over) {
+  const auto finalized = [] { return emu::call_count("cudnnBackendFinalize"); };
+  const uint64_t before = finalized();
+  EXPECT_EQ(forward_error(kCases[0], DType::kBF16), "");
+  const auto of_the_plan = static_cast<int>(finalized() - before) - 1;  // the last is the pointers'
+  forget_dnn_plans();
+  const uint64_t runs = executed();
+  emu::fail_call("cudnnBackendFinalize", of_the_plan,
+                 CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED);
+  EXPECT_EQ(forward_error(kCases[0], DType::kBF16), "");
+  EXPECT_EQ(executed(), runs + 1);
+  emu::clear_failures();
+}
+
+TEST_F(CudaDnn, our_own_kernel_runs_where_the_workspace_does_not_fit) {
+  dnn_settings().workspace = int64_t{4} << 30;  // an engine proposed early wants 3 GiB
+  set_memory_limit(size_t{1} << 30, kCuda);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  set_memory_limit(0, kCuda);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "tarn: cuDNN's workspace of 3221225472 bytes for conv2d (forward, f32, x=[2, 19, 7, "
+            "9], weight=[37, 19, 3, 3], stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1 "
+            "on cuda:0) does not fit into the device's memory; tarn's own kernel runs it\n");
+}
+
+TEST_F(CudaDnn, a_handle_that_takes_no_stream_is_kept_for_the_next_call) {
+  const auto created = [] { return emu::call_count("cudnnCreate"); };
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  const uint64_t before = created();
+  emu::fail_call("cudnnSetStream", 1, CUDNN_STATUS_NOT_INITIALIZED);
+  EXPECT_NE(forward_error(kCases[0]), "");
+  emu::clear_failures();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(created(), before);
 }
 
 TEST_F(CudaDnn, an_incomplete_installation_is_said_once_and_done_without) {

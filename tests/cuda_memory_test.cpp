@@ -9,6 +9,7 @@
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/transfer.h"
 #include "tarn/core/views.h"
+#include "tarn/cuda/graph.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
 #include "tarn/cuda/rt.h"
@@ -114,11 +115,41 @@ TEST(CudaMemory, a_block_used_by_another_stream_is_not_handed_out_while_it_is) {
 
 TEST(CudaMemory, a_full_device_lists_the_biggest_owners) {
   TARN_NEEDS_GPU();
-  set_memory_limit(size_t{64} << 20, kCuda);
+  empty_cache(kCuda);
+  const auto reserved = static_cast<size_t>(memory_stats(kCuda).reserved);
+  set_memory_limit(reserved + (size_t{64} << 20), kCuda);
   const Tensor big = empty({int64_t{10} << 20}, {.device = kCuda});
   EXPECT_THROWS_WITH(empty({int64_t{10} << 20}, {.device = kCuda}), OutOfMemoryError, "cuda:0");
   set_memory_limit(0, kCuda);
   EXPECT_NE(memory_summary(kCuda).find("cuda:0"), std::string::npos);
+}
+
+TEST(CudaMemory, an_emptied_cache_leaves_a_graph_its_memory) {
+  TARN_NEEDS_GPU();
+  const Tensor x = ones({int64_t{3} << 20}, {.device = kCuda}), y = zeros_like(x);
+  cuda::Graph graph(kCuda);
+  graph.capture([&] { raw::copy_(y, raw::add(raw::add(x, x), x)); });
+  empty_cache(kCuda);
+  const Tensor in_its_place = ones({int64_t{3} << 20}, {.device = kCuda});
+  raw::fill_(y, 0);
+  graph.replay();
+  EXPECT_EQ(y.slice(0, 0, 3).to_vector<float>(), std::vector<float>({3, 3, 3}));
+  EXPECT_EQ(in_its_place.slice(0, 0, 3).to_vector<float>(), std::vector<float>({1, 1, 1}));
+}
+
+TEST(CudaMemory, a_graph_that_has_gone_keeps_nothing) {
+  TARN_NEEDS_GPU();
+  const Tensor x = ones({int64_t{3} << 20}, {.device = kCuda}), y = zeros_like(x);
+  empty_cache(kCuda);
+  const int64_t before = memory_stats(kCuda).reserved;
+  {
+    cuda::Graph graph(kCuda);
+    graph.capture([&] { raw::copy_(y, raw::add(raw::add(x, x), x)); });
+    empty_cache(kCuda);
+    EXPECT_GT(memory_stats(kCuda).reserved, before);
+  }
+  empty_cache(kCuda);
+  EXPECT_EQ(memory_stats(kCuda).reserved, before);
 }
 
 TEST(CudaMemory, a_device_that_is_not_there_is_refused) {

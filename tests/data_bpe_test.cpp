@@ -99,6 +99,12 @@ TEST(BpeFiles, what_is_missing_or_does_not_belong_together_is_named) {
   const TempFolder folder;
   EXPECT_MESSAGE(FileError, Bpe::load(folder / "none"), "bpe: no folder ");
   EXPECT_MESSAGE(FileError, Bpe::load(folder.str()), "must hold vocab.json and merges.txt");
+  folder.write("merges.txt", "a b\n");
+  for (const char* name : {"loop", "vocab.json"}) {
+    std::filesystem::create_symlink(folder / name, folder / name);  // no more than missing
+  }
+  EXPECT_MESSAGE(FileError, Bpe::load(folder / "loop"), "bpe: no folder ");
+  EXPECT_MESSAGE(FileError, Bpe::load(folder.str()), "must hold vocab.json and merges.txt");
   Bpe(kMerges).save(folder.str());
   folder.write("merges.txt", "a b c\n");
   EXPECT_MESSAGE(FileError, Bpe::load(folder.str()), "line 1 must be two tokens with a space");

@@ -68,6 +68,19 @@ TEST(MnistTest, names_what_is_wrong_with_a_file) {
   EXPECT_MESSAGE(FileError, load_idx(folder.str()), "it is a folder");
 }
 
+TEST(MnistTest, a_link_to_itself_is_a_missing_file) {
+  const TempFolder folder;
+  for (const char* name : {"train-images-idx3-ubyte", "x"}) {
+    std::filesystem::create_symlink(folder / name, folder / name);
+  }
+  EXPECT_MESSAGE(FileError, load_idx(folder / "x"), "x: Too many levels of symbolic links");
+  EXPECT_MESSAGE(FileError, load_mnist(folder.str(), true), "neither train-images-idx3-ubyte nor");
+  EXPECT_MESSAGE(FileError, load_mnist(folder / "x", true), "neither train-images-idx3-ubyte nor");
+  folder.write("train-images-idx3-ubyte.gz", gzip(kTwoPictures));
+  folder.write("train-labels-idx1-ubyte", kTwoLabels);
+  EXPECT_EQ(load_mnist(folder.str(), true)->size(), 2);
+}
+
 TEST(MnistTest, refuses_a_gzip_cut_at_any_length_or_damaged) {
   const TempFolder folder;
   std::string data;
@@ -152,6 +165,16 @@ TEST(Cifar10Test, names_the_file_and_the_record_that_is_wrong) {
                  "record 1 at offset 3073 has label 10");
 }
 
+TEST(Cifar10Test, a_link_to_itself_is_a_missing_folder) {
+  const TempFolder folder;
+  const std::string inner = folder / "cifar-10-batches-bin";
+  std::filesystem::create_symlink(inner, inner);
+  EXPECT_MESSAGE(FileError, load_cifar10(folder.str(), false), "test_batch.bin: No such file");
+  EXPECT_MESSAGE(FileError, load_cifar10(inner, false), "test_batch.bin: Too many levels");
+  folder.write("test_batch.bin", cifar_record(0, 0, 0, 0));
+  EXPECT_EQ(load_cifar10(folder.str(), false)->size(), 1);
+}
+
 TEST(ImageFolderTest, sorts_classes_and_files_and_follows_links) {
   const TempFolder folder;
   folder.write("b/2.png", test::kTinyPng);
@@ -182,6 +205,20 @@ TEST(ImageFolderTest, explains_an_unusable_root) {
   folder.write("cats/readme.txt", "");
   EXPECT_MESSAGE(FileError, ImageFolder(folder.str()),
                  "class folder " + (folder / "cats") + " holds no pictures");
+}
+
+TEST(ImageFolderTest, a_link_to_itself_is_no_folder_and_a_picture_that_does_not_decode) {
+  const TempFolder folder;
+  folder.write("a/1.png", test::kTinyPng);
+  for (const char* name : {"loop", "a/loop", "a/2.png"}) {
+    std::filesystem::create_symlink(folder / name, folder / name);
+  }
+  const ImageFolder data(folder.str());
+  EXPECT_EQ(data.classes(), std::vector<std::string>{"a"});
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_EQ(data.image(0).width, 2);
+  EXPECT_MESSAGE(FileError, data.image(1), folder / "a/2.png");
+  EXPECT_MESSAGE(FileError, ImageFolder(folder / "loop"), "cannot read folder");
 }
 
 TEST(ImageFolderTest, names_or_skips_a_picture_that_does_not_decode) {

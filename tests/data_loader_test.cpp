@@ -154,6 +154,21 @@ TEST(DataLoaderTest, hands_errors_to_the_caller_after_the_batches_before) {
   }
 }
 
+TEST(DataLoaderTest, prepares_no_more_than_it_says_ahead) {
+  Troubled data;
+  const DataLoader loader(data, {.batch_size = 1, .workers = 2, .prefetch = 3});
+  EXPECT_EQ(loader.ahead(), 6);
+  Epoch epoch = loader.epoch(0);
+  for (int taken = 1; taken < 5; ++taken) {
+    epoch.next();
+    for (int i = 0; i < 1000 && data.prepared < taken + 6; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(data.prepared, taken + 6);
+  }
+  EXPECT_EQ(LoaderOptions{}.ahead(), 0) << "without threads";
+}
+
 TEST(DataLoaderTest, stops_its_threads_when_left_early) {
   Troubled data;
   const DataLoader loader(data, {.batch_size = 1, .workers = 2, .prefetch = 3});
@@ -179,15 +194,38 @@ TEST(DataLoaderTest, names_the_batch_that_does_not_come) {
                  "batch 1 of epoch 4 (examples from position 2 of the order) was not ready");
 }
 
-TEST(DataLoaderTest, passes_over_batches_of_which_nothing_could_be_read) {
-  class Skipping : public Troubled {
-    Batch batch(std::span<const int64_t> indices, const EpochKey& key) const override {
-      if (indices[0] < 10) return {Tensor(), Tensor(), {"unreadable"}};
-      return Troubled::batch(indices, key);
+TEST(DataLoaderTest, gives_batches_of_which_nothing_could_be_read_empty_and_in_their_place) {
+  class Broken final : public ImageDataset {
+   public:
+    Broken() { skip_unreadable = true; }
+    int64_t size() const override { return 20; }
+    Image image(int64_t index) const override {
+      TARN_CHECK_AS(FileError, index < 4 || index > 11, "broken");
+      return Image(2, 2, 1);
     }
+    int64_t label(int64_t index) const override { return index; }
+    const std::vector<std::string>& classes() const override { return classes_; }
+
+   private:
+    std::vector<std::string> classes_{"any"};
   } data;
-  const DataLoader loader(data, {.batch_size = 5, .workers = 2});
-  EXPECT_EQ(labels_of(loader.epoch(0)).size(), 90u);
+  for (const int workers : {0, 2}) {
+    // Batches of 5: of the first 4 can be read, of the second none, of the third 3, of the last 5.
+    const DataLoader loader(data, {.batch_size = 5, .workers = workers});
+    std::vector<int64_t> sizes;
+    std::vector<std::string> names;
+    for (const Batch& batch : loader.epoch(0)) {
+      sizes.push_back(batch.size());
+      EXPECT_EQ(batch.target.numel(), batch.size());
+      names.insert(names.end(), batch.skipped.begin(), batch.skipped.end());
+    }
+    EXPECT_EQ(sizes, (std::vector<int64_t>{4, 0, 3, 5})) << workers;
+    ASSERT_EQ(names.size(), 8u);
+    EXPECT_EQ(names.front(), "example 4");
+    EXPECT_EQ(names[3], "example 7");
+    EXPECT_EQ(names.back(), "example 11");
+    EXPECT_EQ(loader.epoch(0, 1).next()->skipped.size(), 5u) << "a place in an epoch stays it";
+  }
 }
 
 }  // namespace

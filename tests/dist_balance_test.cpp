@@ -74,21 +74,41 @@ TEST(Balance, every_part_goes_on_being_measured) {
 TEST(BatchShares, hold_from_the_first_batch_that_nobody_has_begun) {
   BatchShares shares(Balancer(2, 2), 3);
   const std::vector<double> seconds{1, 3};
-  for (int64_t step = 0; step < 2; ++step) EXPECT_FALSE(shares.add(step, 8, seconds));
-  EXPECT_TRUE(shares.add(2, 8, seconds));        // the first does not count
-  EXPECT_NEAR(shares.shares()[0], 0.75, 1e-12);  // 8 rows in 2 seconds, 8 in 6
+  for (int64_t step = 0; step < 2; ++step)
+    EXPECT_FALSE(shares.add(step, shares.cut(step, 8), seconds));
+  EXPECT_TRUE(shares.add(2, shares.cut(2, 8), seconds));  // the first does not count
+  EXPECT_NEAR(shares.shares()[0], 0.75, 1e-12);           // 8 rows in 2 seconds, 8 in 6
   // Batches 3, 4 and 5 may be under way.
   for (int64_t step = 2; step < 6; ++step) EXPECT_EQ(shares.cut(step, 8), (Rows{4, 4})) << step;
   for (int64_t step = 6; step < 9; ++step) EXPECT_EQ(shares.cut(step, 8), (Rows{6, 2})) << step;
   // What these take is not measured: else the next shares would come of the last ones' rows.
-  for (int64_t step = 3; step < 6; ++step) EXPECT_FALSE(shares.add(step, 8, seconds));
-  EXPECT_FALSE(shares.add(6, 8, std::vector<double>{1, 0.5}));
-  EXPECT_TRUE(shares.add(7, 8, std::vector<double>{1, 0.5}));
+  for (int64_t step = 3; step < 6; ++step)
+    EXPECT_FALSE(shares.add(step, shares.cut(step, 8), seconds));
+  EXPECT_FALSE(shares.add(6, shares.cut(6, 8), std::vector<double>{1, 0.5}));
+  EXPECT_TRUE(shares.add(7, shares.cut(7, 8), std::vector<double>{1, 0.5}));
   EXPECT_NEAR(shares.shares()[0], 0.6, 1e-12);  // 12 rows in 2 seconds, 4 in 1
   EXPECT_EQ(shares.cut(10, 8), (Rows{6, 2}));
   EXPECT_EQ(shares.cut(11, 8), (Rows{5, 3}));
   shares.restart(Balancer(2, 2, {1, 7}));
   EXPECT_EQ(shares.cut(8, 8), (Rows{1, 7}));
+}
+
+TEST(BatchShares, rows_that_a_part_could_not_read_are_not_counted_for_its_speed) {
+  BatchShares shares(Balancer(2, 1), 0);
+  const std::vector<double> seconds{1, 1};
+  EXPECT_FALSE(shares.add(0, Rows{4, 4}, seconds));  // the first does not count
+  EXPECT_TRUE(shares.add(1, Rows{3, 1}, seconds));
+  EXPECT_NEAR(shares.shares()[0], 0.75, 1e-12);
+  EXPECT_FALSE(shares.add(2, Rows{6, 0}, std::vector<double>{1, 1e-6}));
+  EXPECT_NEAR(shares.shares()[0], 0.75, 1e-12) << "one that had none keeps its share";
+}
+
+TEST(BatchShares, parts_stand_one_after_another) {
+  using Part = std::pair<int64_t, int64_t>;
+  const Rows counts{3, 0, 4};
+  EXPECT_EQ(rows_of(counts, 0), (Part{0, 3}));
+  EXPECT_EQ(rows_of(counts, 1), (Part{3, 3}));
+  EXPECT_EQ(rows_of(counts, 2), (Part{3, 7}));
 }
 
 // One rank's part of every batch, prepared by two threads.
@@ -98,10 +118,7 @@ struct Rank {
                {.batch_size = batch,
                 .workers = 2,
                 .part = [this, number](int64_t epoch, int64_t i, int64_t rows) {
-                  const Rows counts = shares.cut(epoch * loader.size() + i, rows);
-                  const auto mine = counts.begin() + number;
-                  const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
-                  return std::pair{begin, begin + *mine};
+                  return rows_of(shares.cut(epoch * loader.size() + i, rows), number);
                 }}) {}
   BatchShares shares{Balancer(3, 2), 4};
   data::DataLoader loader;
@@ -129,7 +146,8 @@ TEST(BatchShares, ranks_lose_and_repeat_no_example_as_shares_change) {
       ASSERT_EQ(got, batch.target.to_vector<int64_t>()) << epoch << " " << step;
       const double slow = 1.0 + static_cast<double>(step % 7);
       for (const auto& rank : ranks) {
-        rank->shares.add(step, batch.size(), std::vector<double>{slow, 2, 3});
+        const Rows rows = rank->shares.cut(step, batch.size());
+        rank->shares.add(step, rows, std::vector<double>{slow, 2, 3});
       }
       ++step;
     }

@@ -140,6 +140,23 @@ TEST(DataParallel, a_backward_that_throws_leaves_nothing_behind) {
   EXPECT_EQ(gradient(), wanted);
 }
 
+// The second lies where the first one lay, if that was let go, and was written to as often.
+TEST(DataParallel, replicas_get_the_values_of_new_memory) {
+  class One : public nn::Module {
+   public:
+    Tensor forward(const Tensor& x) override { return x * weight; }
+    nn::Parameter weight{this, "weight", ones({4})};
+  };
+  One net;
+  net.to(DType::kF64).to(DType::kF32);
+  DataParallel parallel(net, {kCPU, kCPU}, [] { return std::make_unique<One>(); });
+  EXPECT_EQ(parallel(ones({2, 4})).to_vector<float>(), std::vector<float>(8, 1.f));
+  net.to(DType::kF64);
+  raw::fill_(net.weight, 3);
+  net.to(DType::kF32);
+  EXPECT_EQ(parallel(ones({2, 4})).to_vector<float>(), std::vector<float>(8, 3.f));
+}
+
 // One process, 4 devices, 9 rows.
 TEST(DataParallel, several_inputs_are_cut_alike_and_losses_weighed_by_rows) {
   Net alone, master;

@@ -32,6 +32,29 @@ TEST(DdpBuckets, the_last_gradients_to_come_travel_apart) {
   });
 }
 
+// Whatever the others hold: an eighth of all here, or less where bucket_cap_mb says so.
+TEST(DdpBuckets, the_last_one_is_as_large_as_it_may_be) {
+  run_local(2, [](ProcessGroup& group) {
+    nn::models::Mlp net({.sizes = {8, 64, 64, 1}});
+    const double two_layers = 4 * (8 * 64 + 64 + 64 * 64 + 64), one_layer = 4 * (64 + 1);
+    constexpr double kMiB = 1 << 20;
+    for (const double cap : {25.0, 1e-5}) {
+      DistributedDataParallel ddp(net, group,
+                                  {.bucket_cap_mb = cap,
+                                   .first_bucket_mb = one_layer / kMiB,
+                                   .last_bucket_mb = two_layers / kMiB});
+      for (int backward = 0; backward < 2; ++backward) {
+        mean(net(ones({4, 8}))).backward();
+        const auto& each = ddp.stats().each;
+        ASSERT_EQ(each.size(), 2u) << cap;
+        EXPECT_EQ(each.back().parameters, 4) << cap;
+        EXPECT_EQ(each.back().bytes, static_cast<int64_t>(two_layers)) << cap;
+      }
+      net.zero_grad();
+    }
+  });
+}
+
 TEST(DdpStart, options_are_checked) {
   const auto group = make_local_groups(1)[0];
   nn::models::Mlp net({.sizes = {2, 1}});

@@ -146,6 +146,20 @@ TEST(Environment, a_process_keeps_the_number_that_it_was_launched_with) {
   EXPECT_EQ(launched_rank(1), 1);
 }
 
+TEST(Environment, the_number_is_that_of_the_launcher_which_is_read) {
+  const char* all[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "SLURM_STEP_NODELIST"};
+  for (const char* name : all) unsetenv(name);
+  setenv("SLURM_PROCID", "7", 1);
+  EXPECT_EQ(launched_rank(1), 1) << "a batch script has it too";
+  setenv("SLURM_STEP_NODELIST", "node[1-2]", 1);
+  EXPECT_EQ(launched_rank(1), 7);
+  setenv("OMPI_COMM_WORLD_RANK", "6", 1);
+  EXPECT_EQ(launched_rank(1), 6);
+  setenv("RANK", "5", 1);
+  EXPECT_EQ(launched_rank(1), 5);
+  for (const char* name : all) unsetenv(name);
+}
+
 TEST(Environment, slurms_short_forms_are_read) {
   EXPECT_EQ(first_slurm_host("node7"), "node7");
   EXPECT_EQ(first_slurm_host("a,b"), "a");

@@ -1,4 +1,8 @@
 // dist_messages_test.cpp - send and receive, work under way, subgroups, groups that come and go.
+#include <mutex>
+#include <thread>
+#include <vector>
+
 #include "tarn/dist/waited.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
@@ -150,6 +154,29 @@ TEST_P(Messages, the_time_that_a_rank_waits_for_others_is_counted) {
       }
     }
   });
+}
+
+// The group ends what is under way while others read its list.
+TEST_P(Messages, a_send_may_be_waited_for_while_its_group_is_left) {
+  if (transport() == "nccl") GTEST_SKIP() << "waits on a stream";
+  for (int round = 0; round < 5; ++round) {
+    std::mutex mutex;
+    std::vector<std::jthread> waiting;
+    run([&](ProcessGroup& g) {
+      if (g.size() == 1) return;
+      const int right = (g.rank() + 1) % g.size(), left = (g.rank() + g.size() - 1) % g.size();
+      for (int tag = 0; tag < 4; ++tag) {
+        const Tensor mine = full({300000}, g.rank()), theirs = zeros({300000});
+        const WorkPtr sent = g.send(mine, right, tag), received = g.recv(theirs, left, tag);
+        const std::lock_guard lock(mutex);
+        waiting.emplace_back([sent, received, theirs, left] {
+          sent->wait();
+          received->wait();
+          EXPECT_EQ(bits(theirs), bits(full({300000}, left)));
+        });
+      }
+    });
+  }
 }
 
 TEST_P(Messages, groups_may_be_made_and_left_at_once) {

@@ -159,6 +159,30 @@ TEST(ModuleTest, modes_reach_the_whole_tree) {
   EXPECT_EQ(visited, 5);
 }
 
+TEST(ModuleTest, an_eval_scope_gives_each_module_back_the_mode_it_was_in) {
+  Outer outer;
+  outer.net.bn.eval();  // frozen statistics, as in finetuning
+  const auto modes = [&] {
+    std::string text;
+    for (const auto& [name, module] : outer.named_modules()) text += module->training() ? "t" : "e";
+    return text;  // outer, net, fc, bn, head
+  };
+  EXPECT_EQ(modes(), "tttet");
+  {
+    const Module::EvalScope evaluation(outer);
+    EXPECT_EQ(modes(), "eeeee");
+    { const Module::EvalScope inner(outer.net); }
+    EXPECT_EQ(modes(), "eeeee");
+  }
+  EXPECT_EQ(modes(), "tttet");
+  const auto fails = [&] {
+    const Module::EvalScope evaluation(outer);
+    outer(ones({1, 2}));
+  };
+  EXPECT_MESSAGE(UnsupportedError, fails(), "Outer: has no forward of one tensor");
+  EXPECT_EQ(modes(), "tttet");
+}
+
 TEST(ModuleTest, zero_grad_drops_gradients) {
   Linear layer({.in = 2, .out = 2});
   layer(ones({1, 2})).sum().backward();

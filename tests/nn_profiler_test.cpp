@@ -206,6 +206,7 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
   std::map<std::string, int> names, phases;
   std::map<std::string, std::set<int>> arrows;
   std::set<int> lanes;
+  std::set<std::string> dims;
   std::set<int64_t> leaves;
   for (const json& e : trace.at("traceEvents")) {
     ++names[e.at("name")];
@@ -218,7 +219,7 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
       leaves.insert(e.at("args").at("Sequence number").get<int64_t>());
     }
     if (e.at("name") == "linear") {
-      EXPECT_EQ(e.at("args").at("Input Dims").at(0), e.at("args").at("Input Dims").at(0));
+      dims.insert(e.at("args").at("Input Dims").dump());
       EXPECT_GT(e.at("args").at("FLOPs").get<int64_t>(), 0);
       EXPECT_GT(e.at("args").at("Sequence number").get<int64_t>(), 0);
     }
@@ -226,6 +227,9 @@ TEST(ProfilerTest, the_trace_is_valid_json_with_lanes_of_operations_steps_and_me
   EXPECT_EQ(names["ProfilerStep#0"] + names["ProfilerStep#1"], 2);
   EXPECT_EQ(names["linear"], 4);
   EXPECT_EQ(names["linear backward"], 4);
+  // Of each layer the input, the weight as the product takes it, the bias and the output.
+  EXPECT_EQ(dims,
+            (std::set<std::string>{"[[32,8],[8,16],[16],[32,16]]", "[[32,16],[16,4],[4],[32,4]]"}));
   EXPECT_GT(names["[memory]"], 10);
   EXPECT_EQ(names["[memory]"], phases["C"]);
   EXPECT_EQ(lanes.size(), 2u);

@@ -10,7 +10,6 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/raw_elementwise.h"
-#include "tarn/nn/linear.h"
 #include "tarn/optim/adam.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/rmsprop.h"
@@ -215,23 +214,6 @@ TEST(OptimizerTest, options_changed_between_steps_get_their_state) {
   adam.options().amsgrad = true;
   adam.step();
   EXPECT_NEAR(adam.state_dict()["state.0.max_exp_avg_sq"].item(), 1 - .999 * .999, 1e-6);
-}
-
-TEST(OptimizerTest, state_follows_parameters_that_are_converted) {
-  nn::Linear net({.in = 1, .out = 1, .bias = false});
-  net.weight.detach().fill_(1);
-  SGD sgd(net.parameters(), {.lr = 1, .momentum = .5});
-  net.weight.set_grad(ones({1, 1}));
-  sgd.step();
-  net.to(DType::kF64);
-  sgd.step();
-  expect_near(net.weight, {-1.5});  // 1 - 1 - (0.5 * 1 + 1)
-  EXPECT_EQ(sgd.state_dict()["state.0.momentum_buffer"].dtype(), DType::kF64);
-  net.to(DType::kBF16);
-  sgd.step();
-  expect_near(net.weight, {-3.25});  // -1.5 - (0.5 * 1.5 + 1)
-  EXPECT_EQ(sgd.state_dict()["state.0.momentum_buffer"].dtype(), DType::kF32);
-  EXPECT_EQ(sgd.state_dict()["state.0.master_param"].dtype(), DType::kF32);
 }
 
 TEST(OptimizerTest, half_parameters_have_f32_masters) {

@@ -208,10 +208,8 @@ TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {
   r.best_s = *std::min_element(times.begin(), times.end());
   r.items_per_s = static_cast<double>(all.batch) / r.median_s;
   r.comm_s = median(comm), r.exposed_s = median(exposed);
-  if (Device(s.device).is_cuda()) {  // the host queues and goes on; only NCCL's groups keep time
-    if (s.replicas > 0) r.comm_s = NAN;
-    if (s.replicas > 0 || ranks.size() > 1) r.exposed_s = NAN;
-  }
+  // Replicas on GPUs: the host queues the copies and goes on. Ranks have their streams' own times.
+  if (s.replicas > 0 && Device(s.device).is_cuda()) r.comm_s = r.exposed_s = NAN;
   std::tie(r.first_mib, r.other_mib) = step.memory(ranks);
   r.rss_mib = peak_rss_mib();
   return r;

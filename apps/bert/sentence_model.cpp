@@ -32,11 +32,11 @@ void read_json(const fs::path& path, Read read) {
 
 template <class Read>
 void read_json_if_there(const fs::path& path, Read read) {
-  if (fs::exists(path)) read_json(path, read);
+  if (is_there(path.string())) read_json(path, read);
 }
 
 fs::path weights_file(const std::string& given) {
-  return fs::is_directory(given) ? fs::path(given) / "model.safetensors" : fs::path(given);
+  return is_folder(given) ? fs::path(given) / "model.safetensors" : fs::path(given);
 }
 
 int64_t rows(const TensorDict& state, const std::string& name, const fs::path& path) {
@@ -91,7 +91,7 @@ std::unique_ptr<nn::models::Bert> load_bert(const BertSettings& s, const fs::pat
   BertOptions o = sizes_of(state, path);
   const fs::path config =
       s.config.empty() ? path.parent_path() / "config.json" : fs::path(s.config);
-  const bool told = !s.config.empty() || fs::exists(config);
+  const bool told = !s.config.empty() || is_there(config.string());
   if (told) read_config(config, o);
   TARN_CHECK_AS(FileError, told || s.heads > 0, kOp, ": ", config.string(),
                 " is missing, and weights do not tell the number of attention heads; pass --config "
@@ -118,9 +118,8 @@ std::unique_ptr<data::WordPiece> load_words(const BertSettings& s, const fs::pat
                      [&](const json& j) { lowercase = j.value("do_lower_case", true); });
   if (!s.vocab.empty()) return data::WordPiece::load(s.vocab, lowercase);
   for (const char* name : {"vocab.txt", "tokenizer.json"}) {
-    if (fs::exists(folder / name)) {
-      return data::WordPiece::load((folder / name).string(), lowercase);
-    }
+    const std::string path = (folder / name).string();
+    if (is_there(path)) return data::WordPiece::load(path, lowercase);
   }
   tarn::detail::fail<FileError>(kOp, ": no vocabulary: ", (folder / "vocab.txt").string(),
                                 " and tokenizer.json are missing; pass --vocab FILE");
@@ -141,7 +140,7 @@ SentenceOptions sentence_options(const BertSettings& s, const fs::path& folder) 
                     ", which tarn-bert does not have");
     }
   });
-  if (fs::exists(modules) && !s.normalize_given) o.normalize = normalize;
+  if (is_there(modules.string()) && !s.normalize_given) o.normalize = normalize;
   if (s.pooling == "cls") o.pooling = SentenceOptions::Pooling::kFirst;
   if (s.pooling != "auto") return o;
   const fs::path pooling = folder / "1_Pooling" / "config.json";

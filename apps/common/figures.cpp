@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -30,7 +31,10 @@ void read_metrics(const std::filesystem::path& metrics,
     }
     kept += line.size() + 1;
   }
-  std::filesystem::resize_file(metrics, kept);
+  std::error_code error;
+  std::filesystem::resize_file(metrics, kept, error);
+  TARN_CHECK_AS(FileError, !error, "resume: cannot cut ", metrics.string(), " to ", kept,
+                " bytes: ", error.message());
 }
 
 }  // namespace tarn::apps

@@ -15,6 +15,7 @@
 #include <sys/utsname.h>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/core/file.h"
 
 namespace tarn::apps {
 namespace {
@@ -122,7 +123,7 @@ RunDir RunDir::nowhere() {
 }
 
 RunDir RunDir::open(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) {
+  if (!is_folder(path.string())) {
     throw std::runtime_error("no run to go on with: " + path.string() + " is not a folder");
   }
   return RunDir(path);

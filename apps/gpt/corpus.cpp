@@ -46,8 +46,8 @@ std::shared_ptr<data::Tokenizer> make_tokenizer(const std::string& name, std::st
 // nanoGPT's character data keeps its vocabulary beside the tokens; so do runs of this program.
 std::shared_ptr<data::Tokenizer> tokenizer_beside(const fs::path& tokens) {
   for (const char* name : {"meta.json", "tokenizer.json"}) {
-    const fs::path path = tokens.parent_path() / name;
-    if (fs::exists(path)) return data::load_tokenizer(path.string());
+    const std::string path = (tokens.parent_path() / name).string();
+    if (is_there(path)) return data::load_tokenizer(path);
   }
   return nullptr;
 }
@@ -110,10 +110,10 @@ void check_length(const Corpus& corpus, int64_t block) {
 std::shared_ptr<data::Tokenizer> named_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_shared<data::ByteTokenizer>();
   if (name == "auto" || name == "char" || name.starts_with("bpe:")) return nullptr;
-  TARN_CHECK_AS(FileError, fs::exists(name), "--tokenizer ", name,
+  TARN_CHECK_AS(FileError, is_there(name), "--tokenizer ", name,
                 ": no such file or folder; it is char, byte, bpe:N, a folder with vocab.json and "
                 "merges.txt, or a tokenizer.json");
-  if (fs::is_directory(name)) return data::Bpe::load(name);
+  if (is_folder(name)) return data::Bpe::load(name);
   return data::load_tokenizer(name);
 }
 
@@ -123,11 +123,11 @@ Corpus open_corpus(const GptSettings& s, std::shared_ptr<data::Tokenizer> tokeni
   const fs::path path = s.data;
   c.name = s.data == "king-james" ? s.data : path.stem().string();
   if (s.data != "king-james") {
-    TARN_CHECK_AS(FileError, fs::exists(path), "--data ", s.data,
+    TARN_CHECK_AS(FileError, is_there(s.data), "--data ", s.data,
                   ": no such file or folder; pass king-james, a text file, token files or a folder "
                   "with train.bin and val.bin");
   }
-  if (fs::is_directory(path)) {
+  if (is_folder(s.data)) {
     GptSettings files = s;
     if (files.val_data.empty()) files.val_data = (path / "val.bin").string();
     open_tokens(c, files, path / "train.bin");

@@ -18,6 +18,7 @@
 #include "tarn/apps/gpt/setup.h"
 #include "tarn/apps/gpt/trainer.h"
 #include "tarn/apps/gpt/write_text.h"
+#include "tarn/core/file.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random.h"
@@ -31,7 +32,7 @@ namespace fs = std::filesystem;
 
 std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
   const fs::path path = run / "tokenizer.json";
-  return fs::exists(path) ? data::load_tokenizer(path.string()) : nullptr;
+  return is_there(path.string()) ? data::load_tokenizer(path.string()) : nullptr;
 }
 
 // --init-from FILE: the model in the file. A vocabulary that is larger than the tokenizer's is

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/common/timing.h"
@@ -180,9 +179,8 @@ std::pair<int64_t, int64_t> GptTrainer::own_rows() const {
     const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
     return {ranks_.rank() * rows, rows};
   }
-  const std::vector<int64_t> rows = balancer_->cut(s_.batch_size);
-  const auto mine = rows.begin() + ranks_.rank();
-  return {std::accumulate(rows.begin(), mine, int64_t{0}), *mine};
+  const auto [begin, end] = dist::rows_of(balancer_->cut(s_.batch_size), ranks_.rank());
+  return {begin, end - begin};
 }
 
 // Adds the gradients of share * loss, and returns that. Ranks exchange theirs in the last one.
@@ -268,8 +266,7 @@ std::optional<GptLosses> GptTrainer::estimate() {
 
 std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint64_t stream) {
   const InferenceModeGuard inference;
-  const bool was_training = gpt_.training();
-  gpt_.eval();
+  const nn::Module::EvalScope evaluation(gpt_);
   double sum = 0;
   int64_t done = 0;
   const int64_t rows = ranks_.share(s_.batch_size, "--batch-size");
@@ -278,7 +275,6 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
         data.random(static_cast<uint64_t>(s_.seed) ^ stream, done, rows, ranks_.rank() * rows);
     sum += agree(loss(batch).item());
   }
-  gpt_.train(was_training);
   if (done < s_.eval_iters) return std::nullopt;
   return sum / static_cast<double>(done);
 }

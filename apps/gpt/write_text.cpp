@@ -9,19 +9,6 @@
 namespace tarn::apps {
 namespace {
 
-// In evaluation mode until the end of the block.
-class Evaluating {
- public:
-  explicit Evaluating(nn::Module& net) : net_(net), was_training_(net.training()) { net.eval(); }
-  ~Evaluating() { net_.train(was_training_); }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-
- private:
-  nn::Module& net_;
-  bool was_training_;
-};
-
 // What a text may begin after.
 int32_t opening(const data::Tokenizer& tokenizer) {
   if (const std::optional<int32_t> end = tokenizer.end_of_text()) return *end;
@@ -42,7 +29,7 @@ Tensor tokens_from(const std::vector<int32_t>& ids, int64_t first, Device device
 void write_tokens(nn::models::Gpt& gpt, std::vector<int32_t> ids, const TextOptions& options,
                   const std::function<bool(int32_t)>& f) {
   TARN_CHECK_AS(ValueError, !ids.empty(), "write_tokens: the prompt is empty");
-  const Evaluating evaluating(gpt);
+  const nn::Module::EvalScope evaluation(gpt);
   const NoGradGuard no_grad;
   const int64_t block = gpt.options().block;
   const Device device = gpt.transformer.wte.weight.device();

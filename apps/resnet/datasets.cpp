@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/core/file.h"
 #include "tarn/data/cifar10.h"
 #include "tarn/data/image_folder.h"
 #include "tarn/data/mnist.h"
@@ -74,7 +75,7 @@ ImageData open_cifar10(const std::string& folder, const ResnetSettings& s, bool 
 // DIR/train and DIR/val where they exist, else DIR itself for both.
 ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool with_train) {
   namespace fs = std::filesystem;
-  const bool split = fs::is_directory(fs::path(folder) / "val");
+  const bool split = is_folder((fs::path(folder) / "val").string());
   ImageData d{.name = "imagefolder",
               .image_size = with_train ? s.train_crop_size : s.val_crop_size};
   const auto open = [&](bool train) {
@@ -101,8 +102,7 @@ ImageData open_data(const ResnetSettings& s, bool with_train) {
   const std::string folder = colon == std::string::npos ? "" : s.data.substr(colon + 1);
   ImageData d;
   if (kind == "fashion-mnist") {
-    TARN_CHECK_AS(FileError,
-                  !folder.empty() || std::filesystem::is_directory(data::kFashionMnistFolder),
+    TARN_CHECK_AS(FileError, !folder.empty() || is_folder(data::kFashionMnistFolder),
                   "fashion-mnist: no folder ", data::kFashionMnistFolder,
                   "; install Debian's package dataset-fashion-mnist, or pass "
                   "--data-path fashion-mnist:DIR");

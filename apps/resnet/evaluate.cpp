@@ -25,8 +25,7 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const ResnetSettings& s, std::set<std::string>& skipped,
                               const Interrupt* interrupt, const Ranks& ranks) {
   const InferenceModeGuard inference;
-  const bool was_training = net.training();
-  net.eval();
+  const nn::Module::EvalScope evaluation(net);
   const data::DataLoader loader(
       data, std::make_unique<data::ShardSampler>(data.size(), ranks.size(), ranks.rank()),
       {.batch_size = ranks.share(s.batch_size, "--batch-size"),
@@ -51,7 +50,6 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
     bar.advance(batch->size());
   }
   bar.close();
-  net.train(was_training);
   const auto sums =
       ranks.sum({score.loss, static_cast<double>(score.right), static_cast<double>(score.count),
                  interrupt && interrupt->requested() ? 1.0 : 0.0});

@@ -23,7 +23,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--augment", &s.augment, "random crops and flips in training");
   options.add("--random-erase", &s.random_erase, "chance that a rectangle is erased, in training")
       .range(0, 1);
-  options.add("--skip-unreadable", &s.skip_unreadable, "leave out images that do not decode");
+  options.add("--skip-unreadable", &s.skip_unreadable,
+              "leave out images that do not decode; a step of which none does makes no update");
   options.add("--limit", &s.limit, "train on the first N images only; 0: all").at_least(0);
 
   options.group("Model");

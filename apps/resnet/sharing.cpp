@@ -2,7 +2,6 @@
 #include "tarn/apps/resnet/sharing.h"
 
 #include <algorithm>
-#include <numeric>
 #include <sstream>
 
 #include "tarn/apps/common/text.h"
@@ -37,8 +36,7 @@ std::shared_ptr<dist::BatchShares> make_shares(const ResnetSettings& s, const Im
     throw UsageError("--rebalance: " + std::to_string(batch_images(s, data)) +
                      " images are too few for " + std::to_string(ranks.size()) + " ranks");
   }
-  const data::LoaderOptions o = loader_options(s);
-  return std::make_shared<dist::BatchShares>(balancer_of(s, ranks), o.workers * o.prefetch);
+  return std::make_shared<dist::BatchShares>(balancer_of(s, ranks), loader_options(s).ahead());
 }
 
 data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data, const Ranks& ranks,
@@ -52,10 +50,7 @@ data::DataLoader training_loader(const ResnetSettings& s, const ImageData& data,
     const int64_t batches = std::max<int64_t>(n / s.batch_size, 1);
     options.part = [shares, batches, rank = ranks.rank()](int64_t epoch, int64_t batch,
                                                           int64_t rows) {
-      const std::vector<int64_t> counts = shares->cut(epoch * batches + batch, rows);
-      const auto mine = counts.begin() + rank;
-      const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
-      return std::pair{begin, begin + *mine};
+      return dist::rows_of(shares->cut(epoch * batches + batch, rows), rank);
     };
   } else {
     share.ranks = ranks.size();

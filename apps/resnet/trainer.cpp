@@ -2,7 +2,6 @@
 #include "tarn/apps/resnet/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
 #include "tarn/apps/common/text.h"
@@ -10,14 +9,9 @@
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/sharing.h"
 #include "tarn/autograd/anomaly.h"
-#include "tarn/autograd/functions.h"
-#include "tarn/autograd/saved_tensor_hooks.h"
-#include "tarn/core/factory.h"
 #include "tarn/core/random.h"
-#include "tarn/core/transfer.h"
 #include "tarn/dist/sync_batch_norm.h"
 #include "tarn/dist/waited.h"
-#include "tarn/optim/clip.h"
 
 namespace tarn::apps {
 namespace {
@@ -151,17 +145,10 @@ bool Trainer::train_epoch() {
     }
     const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
     const Step step = train_step(*batch, part());
-    profile_->step_done();
+    if (batch->size() > 0) profile_->step_done();
     count(step);
     meters.step_done(step.images);
-    mfu_.update(profile_->mfu(meters.step_time().value()));
-    step_seconds_ += meters.step_time().value();
-    ++steps_done_;
-    meters.update("lr", step.lr);
-    meters.update("loss", step.loss, step.images);
-    meters.add("acc1", MeterStyle::kPercent);
-    meters.update("acc1", percent(step.right, step.images), step.images);
-    show(step, meters, bar);
+    if (step.images > 0) show(step, meters, bar);
     checkpoints_.check();
     const bool due = checkpoints_.due(state_.step / s_.gradient_accumulation_steps);
     if (due && step_complete() && state_.batch < loader_.size()) save();
@@ -179,45 +166,10 @@ bool Trainer::stop_requested() {
   return stop_;
 }
 
-// Turns this rank's results into those of all ranks. With the time it was busy, ranks share out
-// anew.
-void Trainer::agree(Step& step, bool synced) {
-  if (!ranks_.group()) return;
-  const double images = static_cast<double>(step.images);
-  std::vector<double> mine{step.loss * images, images, static_cast<double>(step.right),
-                           interrupt_.requested() ? 1.0 : 0.0};
-  const size_t figures = mine.size();
-  if (shares_) {
-    double busy = now_s() - dist::waited_seconds() - own_time_;
-    if (synced && Device(s_.device).is_cuda()) busy -= ddp_->stats().wait_seconds;
-    mine.resize(figures + static_cast<size_t>(ranks_.size()));
-    mine[figures + static_cast<size_t>(ranks_.rank())] = std::max(busy, 1e-6);
-  }
-  const auto sums = ranks_.sum(mine);
-  if (shares_ &&
-      shares_->add(state_.step, batch_images(s_, data_), std::span(sums).subspan(figures))) {
-    log_shares();
-  }
-  step.loss = sums[0] / sums[1];
-  step.images = static_cast<int64_t>(sums[1]);
-  step.right = static_cast<int64_t>(sums[2]);
-  stop_ = sums[3] > 0;
-}
-
 void Trainer::log_shares() {
   std::string text = "shares of the ranks:";
   for (const double share : shares_->shares()) text += format(" %.3f", share);
   run_.log(text);
-}
-
-// How much more this rank's mean of a batch counts than another's would in equal parts, since ddp
-// averages over the ranks. Images that cannot be read are not known before.
-double Trainer::weight(int64_t images) const {
-  if (!ddp_ || (!shares_ && !s_.skip_unreadable)) return 1;
-  const auto own = static_cast<double>(images);
-  const double all =
-      s_.skip_unreadable ? ranks_.sum({own})[0] : static_cast<double>(batch_images(s_, data_));
-  return own * ranks_.size() / all;
 }
 
 int64_t Trainer::updates_per_epoch() const {
@@ -230,90 +182,9 @@ bool Trainer::step_complete() const {
   return state_.batch % s_.gradient_accumulation_steps == 0 || state_.batch == loader_.size();
 }
 
-// The next batch's. At the end of an epoch a step may have fewer batches.
-Trainer::Part Trainer::part() const {
-  const int64_t n = s_.gradient_accumulation_steps, at = state_.batch % n;
-  const int64_t batches = std::min(n, loader_.size() - (state_.batch - at));
-  return {.first = at == 0, .last = at + 1 == batches, .batches = batches};
-}
-
-Tensor Trainer::forward(const data::Batch& batch, const Tensor& target, Tensor& logits) {
-  std::optional<RunProfile::Forward> counted;
-  if (profile_) counted.emplace(*profile_);
-  std::optional<SaveOnCpu> offload;
-  if (s_.memory.offload) offload.emplace(SaveOnCpuOptions{.pin_memory = true});
-  const AutocastGuard autocast = autocast_for(s_);
-  const Tensor input = to_async(batch.input, Device(s_.device));
-  logits = replicas_ ? (*replicas_)(input) : net_(input);
-  return cross_entropy(logits, target, {}, {.label_smoothing = s_.label_smoothing});
-}
-
-void Trainer::try_steps(int64_t batch) {
-  net_.train();
-  const int64_t first[] = {0};
-  const Shape one = data_.train->batch(first, {}).input.sizes();
-  TARN_CHECK_AS(FileError, one.dim() == 4, "--find-batch: the first image cannot be read");
-  const data::Batch images{
-      .input = zeros({batch, one[1], one[2], one[3]}, {.format = MemoryFormat::kChannelsLast}),
-      .target = zeros({batch}, {.dtype = DType::kI64}),
-      .skipped = {}};
-  std::vector<Tensor> ahead;  // as much as the loader prepares meanwhile, on the host
-  const int64_t prepared = s_.workers > 0 ? 2 * s_.workers + 1 : 0;
-  for (int64_t i = 0; i < prepared; ++i) ahead.push_back(empty_like(images.input));
-  const int64_t batches = std::min<int64_t>(s_.gradient_accumulation_steps, 2);
-  for (int64_t i = 0; i < 2 * batches; ++i) {
-    const int64_t at = i % batches;
-    train_step(images, {.first = at == 0, .last = at + 1 == batches, .batches = batches});
-  }
-  optimizer_->zero_grad();
-  TARN_CHECK(!interrupt_.requested(), "--find-batch: interrupted");
-}
-
 std::string Trainer::rate_text() const {
   if (!profile_ || steps_done_ == 0) return "";
   return profile_->rate_text(step_seconds_ / static_cast<double>(steps_done_));
-}
-
-Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
-  const Device device(s_.device);
-  const Tensor target = to_async(batch.target, device);
-  Step step{.lr = optimizer_->lr(), .images = batch.size()};
-
-  if (part.first) optimizer_->zero_grad();
-  std::optional<dist::DistributedDataParallel::NoSync> alone;
-  if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
-  Tensor logits;
-  const Tensor loss = forward(batch, target, logits);
-  const double share = weight(batch.size()) / static_cast<double>(part.batches);
-  scaler_.scale(share == 1 ? loss : loss * share).backward();
-  if (part.last) update();
-
-  step.loss = loss.item();
-  step.right = count_right(logits.detach(), target);
-  agree(step, part.last);
-  TARN_CHECK(std::isfinite(step.loss), "training: the loss became ", step.loss, " at step ",
-             state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ", number_text(step.lr),
-             "); try a lower --lr, --lr-warmup-epochs 1 or --clip-grad-norm 1");
-  return step;
-}
-
-// Gradients that overflow under loss scaling cost the step, and then neither the schedule nor the
-// running mean moves.
-void Trainer::update() {
-  if (s_.clip_grad_norm > 0) {
-    scaler_.unscale_(*optimizer_);
-    optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,
-                           !scaler_.enabled());
-  }
-  const bool stepped = scaler_.step(*optimizer_);
-  scaler_.update();
-  if (!stepped) {
-    run_.log(format("gradients overflowed: step skipped, loss scale now %g", scaler_.get_scale()));
-    return;
-  }
-  ++state_.updates;
-  scheduler_->step();
-  if (ema_ && state_.updates % s_.model_ema_steps == 0) ema_->update();
 }
 
 void Trainer::count(const Step& step) {
@@ -324,7 +195,15 @@ void Trainer::count(const Step& step) {
   state_.loss_sum += step.loss * static_cast<double>(step.images);
 }
 
-void Trainer::show(const Step& step, const MetricLogger& meters, Progress& bar) {
+// Of steps with images.
+void Trainer::show(const Step& step, MetricLogger& meters, Progress& bar) {
+  mfu_.update(profile_->mfu(meters.step_time().value()));
+  step_seconds_ += meters.step_time().value();
+  ++steps_done_;
+  meters.update("lr", step.lr);
+  meters.update("loss", step.loss, step.images);
+  meters.add("acc1", MeterStyle::kPercent);
+  meters.update("acc1", percent(step.right, step.images), step.images);
   bar.postfix(format("loss=%.4f, acc=%.2f %%", state_.loss_sum / static_cast<double>(state_.seen),
                      percent(state_.right, state_.seen)));
   bar.advance(step.images);

@@ -31,6 +31,10 @@
 namespace tarn::apps {
 
 /// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
+///
+/// With --skip-unreadable every batch counts as done, also one of which no image can be read: a run
+/// that is resumed goes on with the next, and ranks take equally many steps. A step's gradient is
+/// the mean over the images that it has; one that has none makes no update.
 class Trainer {
  public:
   /// On several ranks all of them make one; `run` is rank 0's folder, RunDir::nowhere() elsewhere.
@@ -77,14 +81,14 @@ class Trainer {
   int64_t updates_per_epoch() const;
   bool step_complete() const;
   Part part() const;
+  int64_t images_of_all(int64_t own) const;
   Tensor forward(const data::Batch& batch, const Tensor& target, Tensor& logits);
-  void update();
+  void update(int64_t whole);
   void agree(Step& step, bool synced);
   void log_shares();
-  double weight(int64_t images) const;
   bool stop_requested();
   void count(const Step& step);
-  void show(const Step& step, const MetricLogger& meters, Progress& bar);
+  void show(const Step& step, MetricLogger& meters, Progress& bar);
   std::optional<Score> test();
   void finish_epoch();
   Checkpoint checkpoint();
@@ -107,6 +111,7 @@ class Trainer {
   std::unique_ptr<optim::Ema> ema_;
   RunCheckpoints checkpoints_;
   TrainState state_;
+  int64_t step_images_ = 0;  // of all ranks, in the batches so far whose gradients make one step
   bool resumed_ = false;
   History history_;
   std::optional<Score> last_score_;

@@ -38,7 +38,7 @@ constexpr bool kBf16Dots = false;
 /// Measured against the library's direct sums. Tiles that reach beyond the image are work for
 /// nothing: stride 1 wins down to half-filled tiles, stride 2 (which saves less) with full ones.
 /// bf16 through f32 points still beats direct sums at twice the rate of f32 at stride 1 (ResNet-18:
-/// 480 against 590 ms), but not at stride 2, and not AMX.
+/// 440 against 502 ms of convolutions), but not at stride 2, and not AMX.
 bool use_winograd(const Conv2dShape& s, DType dtype) {
   if (!winograd_enabled() || !winograd_applies(s)) return false;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return false;

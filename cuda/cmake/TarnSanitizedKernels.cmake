@@ -52,8 +52,8 @@ function(tarn_sanitized_kernels variant tests)
   target_link_libraries(test_cuda_${variant} PRIVATE GTest::gtest_main)
 endfunction()
 
-# A third of the compile time: a null pointer ends the process anyway, AddressSanitizer sees where an
-# overflown one leads, and checks that are calls make smaller functions.
+# A third of the compile time: a null pointer ends the process anyway, AddressSanitizer sees where
+# an overflown one leads, and checks that are calls make smaller functions.
 tarn_sanitized_kernels(asan "test_cuda;test_op_table"
                        -fsanitize=address,undefined -fno-sanitize-recover=undefined
                        -fno-sanitize=null,object-size,vptr,return,pointer-overflow,builtin

@@ -1,4 +1,5 @@
-# TarnVendors.cmake - decides whether GPUs may use NVIDIA's cuDNN (convolutions, attention) and NCCL (ranks).
+# TarnVendors.cmake - decides whether GPUs may use NVIDIA's cuDNN (convolutions, attention) and
+# NCCL (ranks).
 #
 #   TARN_CUDNN, TARN_NCCL   AUTO  if its header is found and is new enough
 #                           ON    it must be, and CUDA too; else configuring fails

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "tarn/cuda/emu/dnn.h"
+#include "tarn/cuda/emu/dnn_index.h"
 
 namespace tarn::emu {
 namespace {
@@ -33,17 +34,6 @@ struct Values {
     return at[static_cast<std::size_t>(t->offset(a, b, c, d))];
   }
 };
-
-template <class F>
-void for_each_index(const int64_t (&sizes)[4], F f) {
-  for (int64_t a = 0; a < sizes[0]; ++a) {
-    for (int64_t b = 0; b < sizes[1]; ++b) {
-      for (int64_t c = 0; c < sizes[2]; ++c) {
-        for (int64_t d = 0; d < sizes[3]; ++d) f(a, b, c, d);
-      }
-    }
-  }
-}
 
 float rounded(cudnnDataType_t type, float value) {
   if (size_of(type) != 2) return value;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tarn/cuda/emu/dnn.h"
+#include "tarn/cuda/emu/dnn_index.h"
 
 namespace tarn::emu {
 namespace {
@@ -118,20 +119,10 @@ void for_each_product(const Convolution& p, F f) {
   }
 }
 
-template <class F>
-void for_each_element(const DnnTensor& t, F f) {
-  for (int64_t a = 0; a < t.sizes[0]; ++a) {
-    for (int64_t b = 0; b < t.sizes[1]; ++b) {
-      for (int64_t c = 0; c < t.sizes[2]; ++c) {
-        for (int64_t d = 0; d < t.sizes[3]; ++d) f(t.offset(a, b, c, d), b);
-      }
-    }
-  }
-}
-
 std::vector<float> load_all(const DnnTensor& t, const void* data, bool tf32) {
   std::vector<float> values(static_cast<size_t>(t.extent()));
-  for_each_element(t, [&](int64_t at, int64_t) {
+  for_each_index(t.sizes, [&](int64_t n, int64_t c, int64_t h, int64_t w) {
+    const int64_t at = t.offset(n, c, h, w);
     const float value = load(t, data, at);
     values[static_cast<size_t>(at)] = tf32 ? round_to_tf32(value) : value;
   });
@@ -161,11 +152,10 @@ void Convolution::run(const std::vector<void*>& data, bool tf32) const {
     }
   });
   void* const to = data[forward ? 2 : backward_data ? 0 : 1];
-  for_each_element(out, [&](int64_t i, int64_t channel) {
+  for_each_index(out.sizes, [&](int64_t n, int64_t c, int64_t h, int64_t w) {
+    const int64_t i = out.offset(n, c, h, w);
     double value = at(sums, i);
-    if (p.has_bias) {
-      value += static_cast<double>(load(p.bias, data[3], channel * p.bias.strides[1]));
-    }
+    if (p.has_bias) value += static_cast<double>(load(p.bias, data[3], p.bias.offset(0, c, 0, 0)));
     store(out, to, i, static_cast<float>(value));
   });
 }

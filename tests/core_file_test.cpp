@@ -1,0 +1,77 @@
+// core_file_test.cpp - asking about paths, also those that the system refuses to look at.
+#include <algorithm>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tarn/core/file.h"
+#include "tarn/tests/temp_folder.h"
+
+namespace tarn {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempFolder;
+
+TEST(FileTest, files_and_folders_are_told_apart_also_behind_links) {
+  const TempFolder folder;
+  const std::string file = folder.write("sub/file", "x");
+  fs::create_symlink(file, folder / "to_file");
+  fs::create_directory_symlink(folder / "sub", folder / "to_folder");
+  fs::create_symlink(folder / "gone", folder / "to_nothing");
+  for (const std::string& path : {file, folder / "to_file"}) {
+    EXPECT_TRUE(is_there(path)) << path;
+    EXPECT_FALSE(is_folder(path)) << path;
+  }
+  for (const std::string& path : {folder.str(), folder / "to_folder", folder.str() + "/"}) {
+    EXPECT_TRUE(is_there(path)) << path;
+    EXPECT_TRUE(is_folder(path)) << path;
+  }
+  for (const std::string& path : {std::string(), folder / "none", folder / "to_nothing"}) {
+    EXPECT_FALSE(is_there(path)) << path;
+    EXPECT_FALSE(is_folder(path)) << path;
+  }
+}
+
+TEST(FileTest, what_cannot_be_asked_about_is_not_there) {
+  const TempFolder folder;
+  fs::create_symlink(folder / "loop", folder / "loop");
+  const std::string in_a_file = folder.write("file", "x") + "/x";
+  const std::string too_long = folder / std::string(300, 'x');
+  for (const std::string& path : {folder / "loop", folder / "loop/x", in_a_file, too_long}) {
+    EXPECT_FALSE(is_there(path)) << path;
+    EXPECT_FALSE(is_folder(path)) << path;
+  }
+}
+
+TEST(FileTest, what_a_locked_folder_hides_is_not_there) {
+  if (geteuid() == 0) GTEST_SKIP() << "nothing is locked to root";
+  const TempFolder folder;
+  const std::string file = folder.write("locked/sub/file", "x");
+  fs::permissions(folder / "locked", fs::perms::none);
+  EXPECT_TRUE(is_folder(folder / "locked"));
+  EXPECT_FALSE(is_there(file));
+  EXPECT_FALSE(is_folder(folder / "locked/sub"));
+  EXPECT_MESSAGE(FileError, list_folder("test", folder / "locked"), "locked: Permission denied");
+  fs::permissions(folder / "locked", fs::perms::owner_all);  // so that it can be removed
+}
+
+TEST(FileTest, a_folder_is_listed_and_one_that_cannot_be_read_is_named) {
+  const TempFolder folder;
+  folder.write("b/deep", "x");
+  folder.write("a", "x");
+  fs::create_symlink(folder / "loop", folder / "loop");
+  std::vector<std::string> paths = list_folder("test", folder.str());
+  std::sort(paths.begin(), paths.end());
+  EXPECT_EQ(paths, (std::vector<std::string>{folder / "a", folder / "b", folder / "loop"}));
+  fs::create_directory(folder / "empty");
+  EXPECT_TRUE(list_folder("test", folder / "empty").empty());
+  EXPECT_MESSAGE(FileError, list_folder("test", folder / "none"),
+                 "test: cannot read folder " + (folder / "none") + ": No such file or directory");
+  EXPECT_MESSAGE(FileError, list_folder("test", folder / "a"), "a: Not a directory");
+  EXPECT_MESSAGE(FileError, list_folder("test", folder / "loop"), "loop: Too many levels");
+}
+
+}  // namespace
+}  // namespace tarn
