@@ -9,9 +9,11 @@
 namespace tarn {
 namespace {
 
-/// A parameter and its low copy. The parameter is held, so that its address stays its own.
+/// A parameter and its low copy. The parameter is held, so that its address stays its own, and so
+/// is the memory that was cast: Module::to puts other memory into the same tensor.
 struct CachedCast {
   Tensor source, low;
+  Ref<Storage> storage;
   uint32_t version = 0;
 };
 
@@ -37,8 +39,9 @@ Tensor cast_parameter(const Tensor& x, DType dtype) {
   CachedCast& entry = thread_state.cache[x.impl().get()];
   // A copy made under no_grad has no history and must not serve where one is wanted.
   const bool fits = entry.low.defined() && entry.low.dtype() == dtype &&
-                    entry.version == x.version() && (!grad_enabled() || requires_grad(entry.low));
-  if (!fits) entry = {x, to(x, dtype), x.version()};
+                    entry.storage == x.storage() && entry.version == x.version() &&
+                    (!grad_enabled() || requires_grad(entry.low));
+  if (!fits) entry = {x, to(x, dtype), x.storage(), x.version()};
   return entry.low;
 }
 

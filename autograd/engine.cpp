@@ -35,6 +35,15 @@ struct Running {
 };
 thread_local Running running;
 
+// What the user called, in the words of its errors.
+struct Caller {
+  const char* name;
+  const char* seeds;   // its argument
+  const char* retain;  // how it is told to keep the graph
+};
+constexpr Caller kBackward = {"backward", "a gradient", "backward(..., retain_graph=true)"};
+constexpr Caller kGrad = {"grad", "grad_outputs", "grad(..., {.retain_graph = true})"};
+
 struct RunningGuard {
   explicit RunningGuard(Engine* engine) {
     constexpr int kMost = 64;
@@ -67,7 +76,8 @@ void on_backward_end(std::function<void()> callback) {
 
 class Engine {
  public:
-  explicit Engine(BackwardOptions options) : options_(options), mode_(options.create_graph) {}
+  Engine(const Caller& caller, BackwardOptions options)
+      : caller_(caller), options_(options), mode_(options.create_graph) {}
   ~Engine() { unclaim(); }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -77,6 +87,7 @@ class Engine {
   void capture(const Edge& edge, Tensor* into);
   void run();
   Tensor sum_so_far(const Edge& edge);
+  const Caller& caller() const { return caller_; }
 
  private:
   void claim_all();
@@ -92,6 +103,7 @@ class Engine {
   bool may_add_to(const Tensor& sum) const;
   void deliver(const Edge& edge, Tensor grad);
 
+  const Caller& caller_;
   BackwardOptions options_;
   GradModeGuard mode_;
   AutocastOffGuard autocast_;  // formulas use the dtypes of the forward
@@ -105,18 +117,17 @@ class Engine {
 
 void Engine::add_root(const Tensor& root, Tensor grad) {
   Edge edge = gradient_edge(root);
-  TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node),
-                "backward: the tensor does not require grad and has no history; got ",
-                root.describe());
+  TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node), caller_.name,
+                ": the tensor does not require grad and has no history; got ", root.describe());
   if (!grad.defined()) {
-    TARN_CHECK_AS(ShapeError, root.numel() == 1,
-                  "backward: a gradient must be given unless the tensor has one element; got ",
-                  root.describe(), "; reduce it with sum() or mean() first");
+    TARN_CHECK_AS(ShapeError, root.numel() == 1, caller_.name, ": ", caller_.seeds,
+                  " must be given unless the tensor has one element; got ", root.describe(),
+                  "; reduce it with sum() or mean() first");
     grad = ones_like(root);
   }
-  TARN_CHECK_AS(ShapeError, grad.sizes() == root.sizes(),
-                "backward: the gradient must have the tensor's sizes; got gradient=",
-                grad.describe(), " for ", root.describe());
+  TARN_CHECK_AS(ShapeError, grad.sizes() == root.sizes(), caller_.name, ": ", caller_.seeds,
+                " must have the tensor's sizes; got gradient=", grad.describe(), " for ",
+                root.describe());
   root_edges_.push_back(std::move(edge));
   root_grads_.push_back(std::move(grad));
 }
@@ -240,6 +251,14 @@ Tensor Wants::sum_so_far(int i) const {
   return running.innermost && edges_[i].node ? running.innermost->sum_so_far(edges_[i]) : Tensor();
 }
 
+void fail_released(const Node& node) {
+  const Caller& caller = running.innermost ? running.innermost->caller() : kBackward;
+  detail::fail<AutogradError>(caller.name, ": the tensors saved for ", node.name(),
+                              " were already freed; call ", caller.retain,
+                              " the first time to go through the graph twice, or detach() what is "
+                              "carried over from the step before");
+}
+
 // Adds a gradient to what has arrived at an edge.
 void Engine::deliver(const Edge& edge, Tensor grad) {
   Node* node = edge.node.get();
@@ -326,7 +345,7 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               BackwardOptions options) {
   TARN_CHECK_AS(ValueError, grads.empty() || grads.size() == roots.size(),
                 "backward: one gradient per tensor; got ", grads.size(), " for ", roots.size());
-  Engine engine(options);
+  Engine engine(kBackward, options);
   for (size_t i = 0; i < roots.size(); ++i) {
     engine.add_root(roots[i], grads.empty() ? Tensor() : grads[i]);
   }
@@ -339,7 +358,7 @@ std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor
                 "grad: one gradient per output; got ", grad_outputs.size(), " for ",
                 outputs.size());
   std::vector<Tensor> results(inputs.size());
-  Engine engine({options.retain_graph, options.create_graph});
+  Engine engine(kGrad, {options.retain_graph, options.create_graph});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Edge edge = gradient_edge(inputs[i]);
     TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node), "grad: input ", i,

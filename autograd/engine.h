@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -33,5 +34,23 @@ struct GradOptions {
 /// An input that was not used gives an undefined tensor with allow_unused, else AutogradError.
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          std::span<const Tensor> grad_outputs = {}, GradOptions options = {});
+/// Tensors named in place: grad({loss}, {w, b}).
+inline std::vector<Tensor> grad(std::initializer_list<Tensor> outputs,
+                                std::initializer_list<Tensor> inputs,
+                                std::initializer_list<Tensor> grad_outputs = {},
+                                GradOptions options = {}) {
+  return grad(std::span<const Tensor>(outputs), std::span<const Tensor>(inputs),
+              std::span<const Tensor>(grad_outputs), options);
+}
+/// Of one output: grad(loss, net.parameters()), grad(loss, x).
+inline std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs,
+                                const Tensor& grad_output = {}, GradOptions options = {}) {
+  return grad(std::span<const Tensor>(&output, 1), inputs, std::span<const Tensor>(&grad_output, 1),
+              options);
+}
+inline Tensor grad(const Tensor& output, const Tensor& input, const Tensor& grad_output = {},
+                   GradOptions options = {}) {
+  return grad(output, std::span<const Tensor>(&input, 1), grad_output, options)[0];
+}
 
 }  // namespace tarn

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "tarn/autograd/functions_attention.h"
+#include "tarn/autograd/functions_einsum.h"
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_index.h"
+#include "tarn/autograd/functions_interpolate.h"
 #include "tarn/autograd/functions_loss.h"
 #include "tarn/autograd/functions_matmul.h"
 #include "tarn/autograd/functions_norm.h"

@@ -86,6 +86,22 @@ Tensor operator/(const Scalar& a, const Tensor& b);
   Tensor name(const Tensor& a, const Scalar& b);
 TARN_COMPARISONS(TARN_X)
 #undef TARN_X
+// The order as operators. There is no ==: it would give a tensor where everybody expects a bool.
+#define TARN_X(op, name, mirrored)                              \
+  inline Tensor operator op(const Tensor& a, const Tensor& b) { \
+    return name(a, b);                                          \
+  }                                                             \
+  inline Tensor operator op(const Tensor& a, const Scalar& b) { \
+    return name(a, b);                                          \
+  }                                                             \
+  inline Tensor operator op(const Scalar& a, const Tensor& b) { \
+    return mirrored(b, a);                                      \
+  }
+TARN_X(<, lt, gt)
+TARN_X(<=, le, ge)
+TARN_X(>, gt, lt)
+TARN_X(>=, ge, le)
+#undef TARN_X
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);
@@ -101,12 +117,15 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol 
 // ---- selection
 /// cond ? a : b, cond bool.
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& cond, const Tensor& a, const Scalar& b);
+Tensor where(const Tensor& cond, const Scalar& a, const Tensor& b);
 /// value where mask (bool) holds, else x.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value);
-/// min and max may be infinite to leave a side open. NaN stays NaN.
-Tensor clamp(const Tensor& x, double min, double max);
-Tensor clamp_min(const Tensor& x, double min);
-Tensor clamp_max(const Tensor& x, double max);
+/// min and max may be infinite to leave a side open. NaN stays NaN. Any other floating bound takes
+/// integers to f32, as in PyTorch; clamp(i64, 0, 5) stays i64.
+Tensor clamp(const Tensor& x, const Scalar& min, const Scalar& max);
+Tensor clamp_min(const Tensor& x, const Scalar& min);
+Tensor clamp_max(const Tensor& x, const Scalar& max);
 
 // ---- functions of one tensor without parameters. y = name(x).
 // clang-format off

@@ -38,27 +38,27 @@ Tensor embedding(const Tensor& weight, const Tensor& index, int64_t padding_idx 
 /// x[.., index[n], ..] + alpha * src[.., n, ..].
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
                  double alpha = 1);
-Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
-                   double alpha = 1);
+const Tensor& index_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
+                         double alpha = 1);
 /// x[.., index[n], ..] := src[.., n, ..].
 Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+const Tensor& index_copy_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// x[.., index[n], ..] := value.
 Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value);
 /// x[index[i][j]][j] := src[i][j] for dim 0, for all i, j of index; src at least as large.
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value);
-Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Scalar& value);
+const Tensor& scatter_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+const Tensor& scatter_(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value);
 /// x[index[i][j]][j] += src[i][j].
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-Tensor& scatter_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+const Tensor& scatter_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// x[indices...] := values, or += with accumulate; values broadcast to the sizes of index(x,
 /// indices).
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate = false);
-Tensor& index_put_(Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
-                   bool accumulate = false);
+const Tensor& index_put_(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
+                         bool accumulate = false);
 
 // ---- parts of matrices, order
 /// The triangle on and above (below) the given diagonal of the last two dimensions; 0 elsewhere.

@@ -24,16 +24,19 @@ Tensor randperm(int64_t n, const TensorOptions& options = {.dtype = DType::kI64}
 Tensor rand_like(const Tensor& like, Generator* generator = nullptr);
 Tensor randn_like(const Tensor& like, Generator* generator = nullptr);
 Tensor randint_like(const Tensor& like, int64_t low, int64_t high, Generator* generator = nullptr);
-/// 1 with the probability that p holds there, else 0; p floating, values in [0, 1].
+/// 1 with the probability that p holds there, else 0; p floating, values in [0, 1]. Throws
+/// ValueError for others, but not on a GPU: there a p below 0 or NaN gives 0, one above 1 gives 1.
 Tensor bernoulli(const Tensor& p, Generator* generator = nullptr);
 /// `count` indices per row of weights ([n] or [rows, n]), in proportion to the weights.
 Tensor multinomial(const Tensor& weights, int64_t count, bool replacement = false,
                    Generator* generator = nullptr);
 
 /// In-place fills. Under recording the gradient of what was there before is 0.
-Tensor& uniform_(Tensor& x, double low = 0, double high = 1, Generator* generator = nullptr);
-Tensor& normal_(Tensor& x, double mean = 0, double stddev = 1, Generator* generator = nullptr);
-Tensor& bernoulli_(Tensor& x, double p = 0.5, Generator* generator = nullptr);
+const Tensor& uniform_(const Tensor& x, double low = 0, double high = 1,
+                       Generator* generator = nullptr);
+const Tensor& normal_(const Tensor& x, double mean = 0, double stddev = 1,
+                      Generator* generator = nullptr);
+const Tensor& bernoulli_(const Tensor& x, double p = 0.5, Generator* generator = nullptr);
 
 /// Zeroes each element with probability p and divides the others by 1 - p; x itself when not
 /// training. Saves no mask: backward draws it again. Draws follow memory where x is channels_last.

@@ -54,6 +54,7 @@ void set_history(const Tensor& x, Ref<Node> node, uint32_t output) {
 }
 
 void detail::check_inplace(const char* op, const Tensor& x, bool recorded) {
+  if (__builtin_expect(!x.defined(), 0)) fail_undefined(op);
   if (!recorded) return;
   TARN_CHECK_AS(AutogradError, !(requires_grad(x) && !meta_of(x)->grad_fn), op,
                 ": a leaf that requires grad cannot be changed in place while recording; got ",

@@ -149,11 +149,4 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   return {};
 }
 
-void fail_released(const Node& node) {
-  detail::fail<AutogradError>(
-      "backward: the tensors saved for ", node.name(),
-      " were already freed; call backward(..., retain_graph=true) the first time to go through the "
-      "graph twice");
-}
-
 }  // namespace tarn

@@ -21,6 +21,9 @@ struct Operand {
   Tensor reduce(const Tensor& grad) const { return reduced(grad, sizes, dtype); }
 };
 
+// alpha * b in the dtype of a + b: 2 * u8(200) is 400 beside an f32.
+Tensor scaled(const char* op, const Tensor& a, const Tensor& b, double alpha);
+
 // A scalar in the words of Scalars.
 inline Scalars one(double v) {
   Scalars s;

@@ -146,8 +146,8 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
   return permute(reshape(out, plan.permuted), plan.back);
 }
 
-Tensor& index_put_(Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
-                   bool accumulate) {
+const Tensor& index_put_(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
+                         bool accumulate) {
   // Copied back whole: correct for any overlap of values and x, and recorded by copy_.
   copy_(x, index_put(x, indices, values, accumulate));
   return x;

@@ -108,6 +108,9 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   TARN_CHECK_AS(ShapeError, x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(0),
                 "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]; got x=",
                 x.describe(), ", weight=", weight.describe());
+  TARN_CHECK_AS(ValueError, o.stride_h > 0 && o.stride_w > 0,
+                "conv_transpose2d: stride must be positive; got [", o.stride_h, ", ", o.stride_w,
+                "]");
   TARN_CHECK_AS(ValueError,
                 output_padding_h >= 0 && output_padding_w >= 0 &&
                     output_padding_h < std::max(o.stride_h, o.dilation_h) &&
@@ -128,6 +131,10 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
       x.size(0), weight.size(1) * o.groups,
       out_size(x.size(2), o.stride_h, o.pad_h, o.dilation_h, weight.size(2), output_padding_h),
       out_size(x.size(3), o.stride_w, o.pad_w, o.dilation_w, weight.size(3), output_padding_w)};
+  TARN_CHECK_AS(ShapeError, sizes[2] > 0 && sizes[3] > 0,
+                "conv_transpose2d: the result must have pixels; got [", sizes[2], ", ", sizes[3],
+                "] from x=", x.describe(), ", weight=", weight.describe(), ", stride=[", o.stride_h,
+                ", ", o.stride_w, "], padding=[", o.pad_h, ", ", o.pad_w, "]");
   Tensor out = backward_data(x, weight, sizes, o);
   return bias.defined() ? add(out, reshape(bias, {1, -1, 1, 1})) : out;
 }

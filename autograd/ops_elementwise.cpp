@@ -49,7 +49,7 @@ Tensor unary(UnaryOp op, const char* name, const Tensor& x, const Scalars& s = {
     if (const auto c = cast(CastPolicy::kF32, x)) return unary(op, name, c[0], s);
   }
   const OpScope scope(name);
-  Tensor out = raw::unary(op, x, s);
+  Tensor out = raw::unary(op, x, s, name);
   const UnaryInfo traits = unary_info(op);
   if (!traits.differentiable || !will_record(x)) return out;
   const auto backward = [op, s](const Saved& saved, const Tensor& g, Wants) {
@@ -124,30 +124,39 @@ Tensor softshrink(const Tensor& x, double lambda) {
 Tensor threshold(const Tensor& x, double limit, double value) {
   return unary(UnaryOp::kThreshold, "threshold", x, two(limit, value));
 }
-Tensor clamp(const Tensor& x, double min, double max) {
-  return unary(UnaryOp::kClamp, "clamp", x, two(min, max));
+namespace {
+bool leaves_integers(const Scalar& bound) {
+  return bound.is_floating() && !std::isinf(bound.to_double());
 }
-Tensor clamp_min(const Tensor& x, double min) {
+}  // namespace
+
+Tensor clamp(const Tensor& x, const Scalar& min, const Scalar& max) {
+  raw::check_defined("clamp", "x", x);
+  const bool widens = !is_floating(x.dtype()) && (leaves_integers(min) || leaves_integers(max));
+  return unary(UnaryOp::kClamp, "clamp", widens ? x.to(DType::kF32) : x,
+               two(min.to_double(), max.to_double()));
+}
+Tensor clamp_min(const Tensor& x, const Scalar& min) {
   return clamp(x, min, kInf);
 }
-Tensor clamp_max(const Tensor& x, double max) {
+Tensor clamp_max(const Tensor& x, const Scalar& max) {
   return clamp(x, -kInf, max);
 }
 
-namespace {
-// alpha * b, in b's dtype while that is integer.
-Tensor scaled(const char* op, const Tensor& a, const Tensor& b, double alpha) {
-  if (is_floating(b.dtype())) return mul(b, alpha);
-  TARN_CHECK_AS(ValueError, is_floating(a.dtype()) || alpha == std::trunc(alpha), op,
+Tensor detail::scaled(const char* op, const Tensor& a, const Tensor& b, double alpha) {
+  const DType dtype = raw::result_dtype(a, b);
+  const Tensor in = to(b, dtype);
+  if (is_floating(dtype)) return mul(in, alpha);
+  TARN_CHECK_AS(ValueError, alpha == std::trunc(alpha) && std::abs(alpha) < 0x1p63, op,
                 ": alpha must be a whole number for integer tensors; got ", alpha);
-  return alpha == std::trunc(alpha) ? mul(b, static_cast<int64_t>(alpha)) : mul(b, alpha);
+  if (dtype == DType::kBool) return mul(in, alpha != 0);
+  return mul(in, static_cast<int64_t>(alpha));
 }
-}  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b, double alpha) {
   raw::check_defined("add", "a", a);
   raw::check_defined("add", "b", b);
-  if (alpha != 1) return add(a, scaled("add", a, b, alpha));
+  if (alpha != 1) return add(a, detail::scaled("add", a, b, alpha));
   const OpScope scope("add");
   Tensor out = raw::add(a, b);
   if (!will_record(a, b)) return out;
@@ -160,7 +169,7 @@ Tensor add(const Tensor& a, const Tensor& b, double alpha) {
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
   raw::check_defined("sub", "a", a);
   raw::check_defined("sub", "b", b);
-  if (alpha != 1) return sub(a, scaled("sub", a, b, alpha));
+  if (alpha != 1) return sub(a, detail::scaled("sub", a, b, alpha));
   const OpScope scope("sub");
   Tensor out = raw::sub(a, b);
   if (!will_record(a, b)) return out;
@@ -185,11 +194,12 @@ Tensor div(const Tensor& a, const Tensor& b) {
   const OpScope scope("div");
   Tensor out = raw::div(a, b);
   if (!will_record(a, b)) return out;
-  return record("div", out, {a, b}, save(b, out),
+  // a and not the quotient, which may be written to. Needed for b's gradient alone.
+  return record("div", out, {a, b}, save(b, will_record(b) ? a : Tensor()),
                 [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
                   const Tensor ga = div(g, s[0]);
                   return Grads(w[0] ? oa.reduce(ga) : Tensor(),
-                               w[1] ? ob.reduce(neg(mul(ga, s[1]))) : Tensor());
+                               w[1] ? ob.reduce(neg(mul(ga, div(s[1], s[0])))) : Tensor());
                 });
 }
 
@@ -203,6 +213,7 @@ Tensor with_scalar(UnaryOp op, const char* name, const Tensor& x, const Scalar& 
 // A functor's number is a double, cut to the dtype's range; integers wrap instead.
 bool fits_functor(const Scalar& s, const Tensor& x) {
   const DType dtype = s.result_dtype(x.dtype());
+  if (dtype == DType::kBool) return false;  // "or" and "and", which only the binary kernels know
   if (s.is_floating() || is_floating(dtype)) return true;
   const int64_t v = s.to_int64();
   constexpr int64_t kExact = int64_t{1} << 53;
@@ -227,7 +238,11 @@ Tensor sub(const Tensor& a, const Scalar& b) {
 }
 Tensor rsub(const Tensor& a, const Scalar& b) {
   raw::check_defined("rsub", "a", a);
-  return add(neg(a), b);
+  TARN_CHECK_AS(DTypeError, a.dtype() != DType::kBool,
+                "sub: a bool tensor cannot be subtracted; got ", a.describe(),
+                "; use logical_not to invert a mask, or convert with to(dtype)");
+  // In the result's dtype: -u8(3) would be 253 before it meets 2.0.
+  return add(neg(to(a, b.result_dtype(a.dtype()))), b);
 }
 Tensor mul(const Tensor& a, const Scalar& b) {
   raw::check_defined("mul", "a", a);
@@ -257,15 +272,25 @@ void check_divisor(const char* op, const Tensor& a, const Tensor& b) {
   for (int64_t v : b.to_vector<int64_t>()) zero |= v == 0;
   TARN_CHECK_AS(ValueError, !zero, op, ": integer division by zero");
 }
+// Records gradients of zeros.
+Tensor flat(const char* op, const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (!is_floating(out.dtype())) return out;
+  return record(op, out, {a, b}, save(),
+                [oa = Operand(a), ob = Operand(b)](const Saved&, const Tensor& g, Wants w) {
+                  const Tensor none = zeros_like(g);
+                  return Grads(w[0] ? oa.reduce(none) : Tensor(),
+                               w[1] ? ob.reduce(none) : Tensor());
+                });
+}
 }  // namespace
 
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
   check_divisor("floor_divide", a, b);
-  return raw::floor_div(a, b);
+  return flat("floor_divide", a, b, raw::floor_div(a, b));
 }
 Tensor trunc_divide(const Tensor& a, const Tensor& b) {
   check_divisor("trunc_divide", a, b);
-  return raw::trunc_div(a, b);
+  return flat("trunc_divide", a, b, raw::trunc_div(a, b));
 }
 Tensor remainder(const Tensor& a, const Tensor& b) {
   check_divisor("remainder", a, b);

@@ -160,7 +160,8 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor
   raw::index_add_(out, dim, index, src, alpha);
   return record_index_add(out, x, dim, index, src, alpha);
 }
-Tensor& index_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src, double alpha) {
+const Tensor& index_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
+                         double alpha) {
   const OpScope scope("index_add");
   begin_inplace("index_add_", x, src);
   raw::index_add_(x, dim, index, src, alpha);
@@ -176,7 +177,7 @@ Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
   raw::index_copy_(out, dim, index, src);
   return record_index_copy(out, x, dim, index, src);
 }
-Tensor& index_copy_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+const Tensor& index_copy_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("index_copy");
   begin_inplace("index_copy_", x, src);
   raw::index_copy_(x, dim, index, src);
@@ -202,7 +203,7 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& 
   raw::scatter_(out, dim, index, part);
   return record_scatter(false, out, x, dim, index, part);
 }
-Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+const Tensor& scatter_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("scatter");
   raw::check_defined("scatter", "src", src);
   begin_inplace("scatter_", x, src);
@@ -223,7 +224,7 @@ Tensor filled_for(const char* op, const Tensor& x, const Tensor& index, const Sc
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   return scatter(x, dim, index, filled_for("scatter", x, index, value));
 }
-Tensor& scatter_(Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
+const Tensor& scatter_(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   return scatter_(x, dim, index, filled_for("scatter", x, index, value));
 }
 
@@ -236,7 +237,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   raw::scatter_add_(out, dim, index, part);
   return record_scatter(true, out, x, dim, index, part);
 }
-Tensor& scatter_add_(Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+const Tensor& scatter_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("scatter_add");
   raw::check_defined("scatter_add", "src", src);
   begin_inplace("scatter_add_", x, src);

@@ -59,14 +59,23 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   return reduced("l1_loss", abs(sub(x, target)), reduction);
 }
 
+namespace {
+// d where it is squared, 0 elsewhere: there the square may be infinite, and 0 * inf is NaN. With
+// its sign, since the second derivative of |d|^2 is 0 at 0, that of d^2 is 2.
+Tensor near_part(const Tensor& d, const Tensor& far) {
+  return masked_fill(d, far, 0);
+}
+}  // namespace
+
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction, double beta) {
   if (const auto c = cast(CastPolicy::kF32, x, target))
     return smooth_l1_loss(c[0], c[1], reduction, beta);
   check_pair("smooth_l1_loss", x, target);
   TARN_CHECK_AS(ValueError, beta >= 0, "smooth_l1_loss: beta must not be negative; got ", beta);
   if (beta == 0) return l1_loss(x, target, reduction);
-  const Tensor d = abs(sub(x, target));
-  const Tensor loss = where(raw::lt(d, Scalar(beta)), mul(square(d), 0.5 / beta), sub(d, beta / 2));
+  const Tensor d = sub(x, target), size = abs(d);
+  const Tensor far = raw::ge(size, Scalar(beta));
+  const Tensor loss = where(far, sub(size, beta / 2), mul(square(near_part(d, far)), 0.5 / beta));
   return reduced("smooth_l1_loss", loss, reduction);
 }
 
@@ -75,9 +84,10 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, Reduction reduction, do
     return huber_loss(c[0], c[1], reduction, delta);
   check_pair("huber_loss", x, target);
   TARN_CHECK_AS(ValueError, delta > 0, "huber_loss: delta must be positive; got ", delta);
-  const Tensor d = abs(sub(x, target));
+  const Tensor d = sub(x, target), size = abs(d);
+  const Tensor far = raw::gt(size, Scalar(delta));
   const Tensor loss =
-      where(raw::le(d, Scalar(delta)), mul(square(d), 0.5), mul(sub(d, delta / 2), delta));
+      where(far, mul(sub(size, delta / 2), delta), mul(square(near_part(d, far)), 0.5));
   return reduced("huber_loss", loss, reduction);
 }
 

@@ -90,7 +90,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                   Tensor gx, gw, gb;
                   if (w[0]) gx = matmul(g, s[1]);
                   if (w[1] || w[2]) {
-                    const int64_t rows = g.numel() / std::max<int64_t>(n, 1);
+                    int64_t rows = 1;  // not by division: n or k may be 0
+                    for (int d = 0; d + 1 < g.dim(); ++d) rows *= g.size(d);
                     const Tensor flat = g.dim() == 2 ? g : reshape(g, {rows, n});
                     if (w[1]) gw = matmul(t(flat), in.dim() == 2 ? in : reshape(in, {rows, k}));
                     if (w[2]) gb = sum_to_size(flat, {n});

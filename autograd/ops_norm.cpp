@@ -174,10 +174,25 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
 
 namespace {
 
-Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias) {
+// Halves take their affine step in f32: rounded before it, f32 weights and the products that their
+// gradients sum would be those of a half.
+DType affine_dtype(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return weight.defined() || bias.defined() ? accumulate_dtype(x.dtype()) : x.dtype();
+}
+
+Tensor scaled_per_channel(Tensor y, const Tensor& weight, const Tensor& bias, DType dtype) {
   if (weight.defined()) y = mul(y, to(over_channels(weight, y.dim()), y.dtype()));
   if (bias.defined()) y = add(y, to(over_channels(bias, y.dim()), y.dtype()));
-  return y;
+  return to(y, dtype);
+}
+
+// Layer norm without weights over rows of this length, then the affine step per channel.
+Tensor norm_of_rows(const Tensor& x, int64_t length, const Tensor& weight, const Tensor& bias,
+                    double eps) {
+  const Tensor wide = to(x, affine_dtype(x, weight, bias));
+  const Tensor rows =
+      layer_norm(reshape(wide, {x.numel() / length, length}), {length}, {}, {}, eps);
+  return scaled_per_channel(reshape(rows, x.sizes()), weight, bias, x.dtype());
 }
 
 }  // namespace
@@ -191,10 +206,8 @@ Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const T
   TARN_CHECK_AS(ShapeError, groups > 0 && x.size(1) % groups == 0,
                 "group_norm: groups must divide the channels; got groups=", groups,
                 ", x=", x.describe());
-  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias);
-  const Tensor rows = layer_norm(reshape(x, {x.size(0) * groups, x.numel() / x.size(0) / groups}),
-                                 {x.numel() / x.size(0) / groups}, {}, {}, eps);
-  return scaled_per_channel(reshape(rows, x.sizes()), weight, bias);
+  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias, x.dtype());
+  return norm_of_rows(x, x.numel() / x.size(0) / groups, weight, bias, eps);
 }
 
 Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
@@ -205,20 +218,20 @@ Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& 
     return batch_norm(x, running_mean, running_var, weight, bias, false, momentum, eps);
   }
   const int64_t batch = x.size(0), channels = x.size(1);
-  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias);
+  if (x.numel() == 0) return scaled_per_channel(mul(x, 1), weight, bias, x.dtype());
   const int64_t length = x.numel() / (batch * channels);
   TARN_CHECK_AS(ValueError, length > 1,
                 "instance_norm: needs more than one value per channel; got x=", x.describe());
   if (running_mean.defined() || running_var.defined()) {
-    const Tensor planes = raw::reshape(x, {batch, channels, length});
+    const Tensor wide = raw::to(x, accumulate_dtype(x.dtype()));
+    const Tensor planes = raw::reshape(wide, {batch, channels, length});
     const auto [var, mean] = raw::var_mean("instance_norm", planes, {2}, 1, false, true, true);
     const auto over_batch = [](const Tensor& t) {
       return raw::reduce("instance_norm", ReduceOp::kMean, t, {0}, false, t.dtype());
     };
     move_running({running_mean, running_var}, {over_batch(mean), over_batch(var)}, momentum);
   }
-  const Tensor rows = layer_norm(reshape(x, {batch * channels, length}), {length}, {}, {}, eps);
-  return scaled_per_channel(reshape(rows, x.sizes()), weight, bias);
+  return norm_of_rows(x, length, weight, bias, eps);
 }
 
 }  // namespace tarn

@@ -44,9 +44,18 @@ Tensor randint_like(const Tensor& like, int64_t low, int64_t high, Generator* ge
   return out;
 }
 
+namespace {
+// On a GPU a look at the values would wait for the device.
+void check_probabilities(const Tensor& p) {
+  if (p.device() != kCPU) return;
+  for (double v : p.to_vector<double>()) raw::check_probability("bernoulli", v);
+}
+}  // namespace
+
 Tensor bernoulli(const Tensor& p, Generator* generator) {
   const OpScope scope("bernoulli");
   raw::check_defined("bernoulli", "p", p);
+  check_probabilities(p);
   const Tensor u = empty(p.sizes(), {.dtype = p.dtype(), .device = p.device()});
   raw::uniform_(u, 0, 1, generator);
   return raw::to(raw::lt(u, p), p.dtype());
@@ -57,24 +66,24 @@ Tensor multinomial(const Tensor& weights, int64_t count, bool replacement, Gener
 
 namespace {
 // x was overwritten: nothing flows to its old value.
-Tensor& overwritten(const char* name, Tensor& x) {
+const Tensor& overwritten(const char* name, const Tensor& x) {
   record(name, x, {x}, save(),
          [](const Saved&, const Tensor& g, Wants) { return Grads(zeros_like(g)); });
   return x;
 }
 }  // namespace
 
-Tensor& uniform_(Tensor& x, double low, double high, Generator* generator) {
+const Tensor& uniform_(const Tensor& x, double low, double high, Generator* generator) {
   begin_inplace("uniform_", x);
   raw::uniform_(x, low, high, generator);
   return overwritten("uniform_", x);
 }
-Tensor& normal_(Tensor& x, double mean, double stddev, Generator* generator) {
+const Tensor& normal_(const Tensor& x, double mean, double stddev, Generator* generator) {
   begin_inplace("normal_", x);
   raw::normal_(x, mean, stddev, generator);
   return overwritten("normal_", x);
 }
-Tensor& bernoulli_(Tensor& x, double p, Generator* generator) {
+const Tensor& bernoulli_(const Tensor& x, double p, Generator* generator) {
   begin_inplace("bernoulli_", x);
   raw::bernoulli_(x, p, generator);
   return overwritten("bernoulli_", x);

@@ -186,23 +186,49 @@ Tensor converted(const Tensor& x, std::optional<DType> dtype) {
   return dtype && *dtype != x.dtype() ? to(x, *dtype) : x;
 }
 
+// 1, x_0, x_1, ... without the last.
+Tensor behind_one(const Tensor& x, int64_t dim) {
+  Shape sizes = x.sizes();
+  sizes[wrap_dim("cumprod", dim, x.dim())] = 1;
+  const Tensor first = ones(sizes, {.dtype = x.dtype(), .device = x.device()});
+  return cat({first, narrow(x, dim, 0, x.size(dim) - 1)}, dim);
+}
+
+// y_i = b_i + a_i y_{i-1}. Doubling (Hillis, Steele 1986): after a step of s, y and f are the sums
+// and products of the last 2s elements; n log n multiplications, four temporaries of x's size.
+Tensor linear_scan(const Tensor& a, const Tensor& b, int64_t dim) {
+  const Tensor f = raw::clone(a), y = raw::clone(b);
+  const int64_t n = y.size(dim);
+  for (int64_t s = 1; s < n; s *= 2) {
+    const auto early = [&](const Tensor& t) { return raw::narrow(t, dim, 0, n - s); };
+    const auto late = [&](const Tensor& t) { return raw::narrow(t, dim, s, n - s); };
+    const Tensor sums = raw::add(late(y), raw::mul(late(f), early(y)));
+    const Tensor products = raw::mul(late(f), early(f));
+    raw::copy_(late(y), sums);
+    raw::copy_(late(f), products);
+  }
+  return record(
+      "linear_scan", y, {a, b}, save(a, y), [dim](const Saved& s, const Tensor& g, Wants w) {
+        // The same from the end: t_i = g_i + a_{i+1} t_{i+1}.
+        const Tensor next = behind_one(flip(s[0], {dim}), dim);
+        const Tensor t = flip(linear_scan(next, flip(g, {dim}), dim), {dim});
+        Tensor ga;
+        if (w[0]) {
+          const int64_t rest = s[1].size(dim) - 1;
+          const Tensor first = zeros_like(narrow(t, dim, 0, 1));
+          ga = cat({first, mul(narrow(t, dim, 1, rest), narrow(s[1], dim, 0, rest))}, dim);
+        }
+        return Grads(ga, w[1] ? t : Tensor());
+      });
+}
+
 // d(cumprod)_j / dx_i = product of the first j+1 elements without x_i, for j >= i.
 Tensor cumprod_backward(const Tensor& g, const Tensor& x, const Tensor& out, int64_t dim) {
   const Tensor is_zero = raw::eq(x, Scalar(0));
   if (!any(is_zero).item<bool>()) return div(sum_from_here(mul(g, out), dim), x);
-  // By a triangle of products: quadratic, and only where there are zeros.
-  const Tensor last = transpose(x, dim, -1);
-  const int64_t n = last.size(-1);
-  Shape sizes = last.sizes();
-  sizes.insert(sizes.dim() - 1, n);  // [.., i (left out), j]
-  const Tensor i = arange(n, {.dtype = DType::kI64, .device = x.device()});
-  const Tensor left_out = eq(view(i, {n, 1}), i);
-  const Tensor rows =
-      where(left_out, detail::number_like(x, 1), expand(unsqueeze(last, -2), sizes));
-  const Tensor counts = ge(i, view(i, {n, 1}));
-  const Tensor terms = where(counts, cumprod(rows, -1), detail::number_like(x, 0));
-  const Tensor gradient = sum(mul(terms, unsqueeze(transpose(g, dim, -1), -2)), {-1});
-  return transpose(gradient, dim, -1);
+  // Without division: what stands before x_i, times s_i = g_i + x_{i+1} s_{i+1}.
+  const Tensor next = behind_one(flip(x, {dim}), dim);
+  return mul(behind_one(out, dim), flip(linear_scan(next, flip(g, {dim}), dim), {dim}));
 }
 
 }  // namespace

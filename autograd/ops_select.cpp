@@ -13,16 +13,16 @@ using detail::one;
 using detail::Operand;
 
 namespace {
-// The larger (or smaller) takes the gradient; a tie is shared evenly.
-template <BinaryOp kWins>
+// The larger (or smaller) takes the gradient; a tie is shared evenly. Beside NaN nobody loses: both
+// take all of it, as in PyTorch.
+template <BinaryOp kLoses>
 Tensor extremum(const char* name, const Tensor& a, const Tensor& b, Tensor out) {
   return record(name, out, {a, b}, save(a, b),
                 [oa = Operand(a), ob = Operand(b)](const Saved& s, const Tensor& g, Wants w) {
                   const Tensor x = s[0], y = s[1];
-                  const Tensor half = masked_fill(mul(g, 0.5), raw::ne(x, y), 0);
+                  const Tensor shared = where(raw::eq(x, y), mul(g, 0.5), g);
                   const auto share = [&](const Tensor& mine, const Tensor& other) {
-                    return add(masked_fill(g, raw::logical_not(raw::binary(kWins, mine, other)), 0),
-                               half);
+                    return masked_fill(shared, raw::binary(kLoses, mine, other), 0);
                   };
                   return Grads(w[0] ? oa.reduce(share(x, y)) : Tensor(),
                                w[1] ? ob.reduce(share(y, x)) : Tensor());
@@ -31,19 +31,32 @@ Tensor extremum(const char* name, const Tensor& a, const Tensor& b, Tensor out) 
 }  // namespace
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  return extremum<BinaryOp::kGt>("maximum", a, b, raw::maximum(a, b));
+  return extremum<BinaryOp::kLt>("maximum", a, b, raw::maximum(a, b));
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
-  return extremum<BinaryOp::kLt>("minimum", a, b, raw::minimum(a, b));
+  return extremum<BinaryOp::kGt>("minimum", a, b, raw::minimum(a, b));
 }
+
+namespace {
+// sqrt(x^2 + y^2) without overflow. The scale cancels, so it need not be on the tape.
+Tensor radius(const Tensor& x, const Tensor& y) {
+  const Tensor one = scalar_tensor(1, {.dtype = x.dtype(), .device = x.device()});
+  Tensor scale = raw::maximum(raw::unary(UnaryOp::kAbs, x), raw::unary(UnaryOp::kAbs, y));
+  const Tensor usable = raw::logical_and(raw::gt(scale, 0), raw::unary(UnaryOp::kIsFinite, scale));
+  scale = raw::where(usable, scale, one);
+  return mul(sqrt(add(square(div(x, scale)), square(div(y, scale)))), scale);
+}
+}  // namespace
 
 Tensor atan2(const Tensor& y, const Tensor& x) {
   Tensor out = raw::atan2(y, x);
   return record("atan2", out, {y, x}, save(y, x),
                 [oy = Operand(y), ox = Operand(x)](const Saved& s, const Tensor& g, Wants w) {
-                  const Tensor scaled = div(g, add(square(s[0]), square(s[1])));
-                  return Grads(w[0] ? oy.reduce(mul(scaled, s[1])) : Tensor(),
-                               w[1] ? ox.reduce(neg(mul(scaled, s[0]))) : Tensor());
+                  // (x, -y) / r^2; r^2 itself could leave the range.
+                  const Tensor y = to(s[0], g.dtype()), x = to(s[1], g.dtype());
+                  const Tensor r = radius(x, y), scaled = div(g, r);
+                  return Grads(w[0] ? oy.reduce(mul(scaled, div(x, r))) : Tensor(),
+                               w[1] ? ox.reduce(neg(mul(scaled, div(y, r)))) : Tensor());
                 });
 }
 
@@ -142,6 +155,21 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
                   return Grads(w[0] ? oa.reduce(where(s[0], g, zero)) : Tensor(),
                                w[1] ? ob.reduce(where(s[0], zero, g)) : Tensor());
                 });
+}
+
+namespace {
+Tensor number_for(const Scalar& value, const Tensor& other) {
+  raw::check_defined("where", "the tensor beside a number", other);
+  return scalar_tensor(value,
+                       {.dtype = value.result_dtype(other.dtype()), .device = other.device()});
+}
+}  // namespace
+
+Tensor where(const Tensor& cond, const Tensor& a, const Scalar& b) {
+  return where(cond, a, number_for(b, a));
+}
+Tensor where(const Tensor& cond, const Scalar& a, const Tensor& b) {
+  return where(cond, number_for(a, b), b);
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {

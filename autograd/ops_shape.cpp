@@ -146,6 +146,7 @@ void copy_(const Tensor& to, const Tensor& source) {
   const Tensor from = before_write(to, source);
   begin_inplace("copy_", to, from);
   raw::copy_(to, from);
+  if (!is_floating(to.dtype())) return;  // no gradient comes through integers
   // The old values of `to` count for nothing, but its history must go.
   record("copy_", to, {to, from}, save(),
          [sizes = from.sizes(), dtype = from.dtype(), device = from.device()](

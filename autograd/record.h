@@ -123,7 +123,7 @@ class RecordedNode final : public Node {
   F fn_;
 };
 
-/// Throws if an in-place write to x cannot be recorded: a leaf, or a view.
+/// Throws if x is undefined or an in-place write to it cannot be recorded: a leaf, or a view.
 void check_inplace(const char* op, const Tensor& x, bool recorded);
 
 }  // namespace detail
@@ -167,7 +167,7 @@ Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
 }
 
 /// Call first in every recorded in-place operation: refuses what would give silently wrong
-/// gradients (a leaf that requires grad, a view when the write is recorded).
+/// gradients (a leaf that requires grad, a view when the write is recorded), and undefined tensors.
 template <class... T>
 void begin_inplace(const char* op, const Tensor& x, const T&... inputs) {
   detail::check_inplace(op, x, will_record(x, inputs...));

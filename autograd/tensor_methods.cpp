@@ -1,10 +1,10 @@
 // tensor_methods.cpp - the members of Tensor that go on the tape, by way of the free functions.
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
+#include "tarn/autograd/operand.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
@@ -21,11 +21,13 @@ bool Tensor::requires_grad() const {
 }
 
 bool Tensor::is_leaf() const {
+  at("is_leaf");
   const AutogradMeta* meta = meta_of(*this);
   return !meta || !meta->grad_fn;
 }
 
-Tensor& Tensor::set_requires_grad(bool value) {
+const Tensor& Tensor::set_requires_grad(bool value) const {
+  at("set_requires_grad");
   TARN_CHECK_AS(AutogradError, is_leaf(),
                 "set_requires_grad: only leaves can be switched; got the result of ",
                 grad_fn_name(), "; use detach() to cut it off");
@@ -36,12 +38,14 @@ Tensor& Tensor::set_requires_grad(bool value) {
 }
 
 Tensor Tensor::grad() const {
+  at("grad");
   const AutogradMeta* meta = meta_of(*this);
   if (!meta) return {};
   return meta->retained ? *meta->retained : meta->grad;
 }
 
-void Tensor::set_grad(const Tensor& grad) {
+void Tensor::set_grad(const Tensor& grad) const {
+  at("set_grad");
   if (grad.defined()) {
     TARN_CHECK_AS(ShapeError, grad.sizes() == sizes() && grad.dtype() == dtype(),
                   "set_grad: the gradient must have the tensor's sizes and dtype; got ",
@@ -50,14 +54,15 @@ void Tensor::set_grad(const Tensor& grad) {
   ensure_meta(*this).grad = grad;
 }
 
-void Tensor::zero_grad() {
+void Tensor::zero_grad() const {
+  at("zero_grad");
   if (AutogradMeta* meta = meta_of(*this)) {
     meta->grad = Tensor();
     if (meta->retained) *meta->retained = Tensor();
   }
 }
 
-void Tensor::retain_grad() {
+void Tensor::retain_grad() const {
   TARN_CHECK_AS(AutogradError, requires_grad(),
                 "retain_grad: the tensor does not require grad; got ", describe());
   AutogradMeta& meta = *meta_of(*this);
@@ -75,6 +80,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
 }
 
 Tensor Tensor::detach() const {
+  at("detach");
   return raw::alias(*this);
 }
 
@@ -100,6 +106,7 @@ int64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tens
 }
 
 void Tensor::remove_hook(int64_t id) const {
+  at("remove_hook");
   AutogradMeta* meta = meta_of(*this);
   if (!meta) return;
   std::erase_if(meta->post_hooks, [id](const auto& hook) { return hook.first == id; });
@@ -110,6 +117,7 @@ void Tensor::remove_hook(int64_t id) const {
 }
 
 std::string Tensor::grad_fn_name() const {
+  at("grad_fn_name");
   const AutogradMeta* meta = meta_of(*this);
   return meta && meta->grad_fn ? meta->grad_fn->name() : "";
 }
@@ -197,19 +205,25 @@ Tensor Tensor::tanh() const {
 }
 
 // In-place: checked, computed, and the tensor's history replaced by the operation's.
-Tensor& Tensor::fill_(const Scalar& value) {
-  begin_inplace("fill_", *this);
-  raw::fill_(*this, value);
-  if (tarn::requires_grad(*this)) {
-    record("fill_", *this, {*this}, save(),
-           [](const Saved&, const Tensor& g, Wants) { return Grads(zeros_like(g)); });
-  }
+namespace {
+void overwrite(const char* op, const Tensor& x, const Scalar& value) {
+  begin_inplace(op, x);
+  raw::fill_(x, value, op);
+  if (!tarn::requires_grad(x)) return;
+  record(op, x, {x}, save(),
+         [](const Saved&, const Tensor& g, Wants) { return Grads(zeros_like(g)); });
+}
+}  // namespace
+
+const Tensor& Tensor::fill_(const Scalar& value) const {
+  overwrite("fill_", *this, value);
   return *this;
 }
-Tensor& Tensor::zero_() {
-  return fill_(0);
+const Tensor& Tensor::zero_() const {
+  overwrite("zero_", *this, 0);
+  return *this;
 }
-Tensor& Tensor::copy_(const Tensor& source) {
+const Tensor& Tensor::copy_(const Tensor& source) const {
   tarn::copy_(*this, source);
   return *this;
 }
@@ -221,16 +235,10 @@ struct Target {
   explicit Target(const Tensor& x) : sizes(x.sizes()), dtype(x.dtype()) {}
   Tensor reduce(const Tensor& g) const { return sum_to_size(to(g, dtype), sizes); }
 };
-
-// alpha * x; integers stay integers where they can.
-Tensor times(const Tensor& x, double alpha) {
-  if (is_floating(x.dtype()) || alpha != std::trunc(alpha)) return tarn::mul(x, alpha);
-  return tarn::mul(x, static_cast<int64_t>(alpha));
-}
 }  // namespace
 
-Tensor& Tensor::add_(const Tensor& other, double alpha) {
-  if (alpha != 1) return add_(times(other, alpha));
+const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
+  if (alpha != 1 && defined()) return add_(detail::scaled("add_", *this, other, alpha));
   const Tensor term = before_write(*this, other);
   begin_inplace("add_", *this, other);
   raw::add_(*this, term);
@@ -240,8 +248,15 @@ Tensor& Tensor::add_(const Tensor& other, double alpha) {
          });
   return *this;
 }
-Tensor& Tensor::sub_(const Tensor& other, double alpha) {
-  if (alpha != 1) return sub_(times(other, alpha));
+const Tensor& Tensor::add_(const Scalar& value) const {
+  begin_inplace("add_", *this);
+  raw::binary_(BinaryOp::kAdd, *this, value);
+  record("add_", *this, {*this}, save(),
+         [](const Saved&, const Tensor& g, Wants) { return Grads(g); });
+  return *this;
+}
+const Tensor& Tensor::sub_(const Tensor& other, double alpha) const {
+  if (alpha != 1 && defined()) return sub_(detail::scaled("sub_", *this, other, alpha));
   const Tensor term = before_write(*this, other);
   begin_inplace("sub_", *this, other);
   raw::sub_(*this, term);
@@ -251,7 +266,14 @@ Tensor& Tensor::sub_(const Tensor& other, double alpha) {
          });
   return *this;
 }
-Tensor& Tensor::mul_(const Tensor& other) {
+const Tensor& Tensor::sub_(const Scalar& value) const {
+  begin_inplace("sub_", *this);
+  raw::binary_(BinaryOp::kSub, *this, value);
+  record("sub_", *this, {*this}, save(),
+         [](const Saved&, const Tensor& g, Wants) { return Grads(g); });
+  return *this;
+}
+const Tensor& Tensor::mul_(const Tensor& other) const {
   const Tensor factor = before_write(*this, other);
   // The old values are needed only for the gradient of `other`.
   const Tensor old = will_record(other) ? tarn::clone(*this) : Tensor();
@@ -264,7 +286,7 @@ Tensor& Tensor::mul_(const Tensor& other) {
          });
   return *this;
 }
-Tensor& Tensor::mul_(const Scalar& value) {
+const Tensor& Tensor::mul_(const Scalar& value) const {
   begin_inplace("mul_", *this);
   raw::mul_(*this, value);
   record("mul_", *this, {*this}, save(),
@@ -273,7 +295,7 @@ Tensor& Tensor::mul_(const Scalar& value) {
          });
   return *this;
 }
-Tensor& Tensor::div_(const Tensor& other) {
+const Tensor& Tensor::div_(const Tensor& other) const {
   const Tensor divisor = before_write(*this, other);
   const Tensor old = will_record(other) ? tarn::clone(*this) : Tensor();
   begin_inplace("div_", *this, other);
@@ -284,6 +306,15 @@ Tensor& Tensor::div_(const Tensor& other) {
            return Grads(
                w[0] ? x.reduce(scaled) : Tensor(),
                w[1] ? t.reduce(tarn::neg(tarn::mul(scaled, tarn::div(s[1], s[0])))) : Tensor());
+         });
+  return *this;
+}
+const Tensor& Tensor::div_(const Scalar& value) const {
+  begin_inplace("div_", *this);
+  raw::binary_(BinaryOp::kDiv, *this, value);
+  record("div_", *this, {*this}, save(),
+         [v = value.to_double()](const Saved&, const Tensor& g, Wants) {
+           return Grads(tarn::div(g, v));
          });
   return *this;
 }

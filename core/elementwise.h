@@ -1,4 +1,4 @@
-// elementwise.h - the lists of elementwise operators, and their derivatives of any order.
+// elementwise.h - the lists of elementwise operators, and their derivatives up to the third.
 //
 // Each operator's mathematics is one functor struct (elementwise_{math,activation,binary}.h), run
 // by the CPU's loops and by CUDA kernels alike. To add one: write the functor, add it to a list
@@ -122,7 +122,8 @@ constexpr BinaryInfo ternary_info(TernaryOp op) {
 /// The slope dy/dx (N = 1) and its first and second derivative (N = 2, 3) with respect to what
 /// Op::saves names: the input x, or the output y (whose own dependence on x is the business of the
 /// node that made y, so the chain rule is complete). Orders 2 and 3 evaluate the slope's formula on
-/// dual numbers.
+/// dual numbers, or ask Op where it has formulas of its own (high_order): at a pole dual numbers
+/// meet 0 * inf.
 template <class Op, int N, class T>
 TARN_HD T derivative(T saved, const Scalars& s) {
   static_assert(N >= 1 && N <= 3);
@@ -132,6 +133,8 @@ TARN_HD T derivative(T saved, const Scalars& s) {
     return Op::grad(saved, s);
   } else if constexpr (Op::saves == Saves::kNone) {
     return T(0.0);
+  } else if constexpr (requires { Op::template high_order<N>(saved, s); }) {
+    return Op::template high_order<N>(saved, s);
   } else if constexpr (N == 2) {
     return Op::grad(D1(saved, T(1.0)), s).d;
   } else {

@@ -67,11 +67,14 @@ struct Hardtanh : PiecewiseBase<Saves::kInput, Domain::kNumber> {
   }
 };
 
-/// min(max(x, s0), s1): s1 where s0 > s1. Slope 1 at both ends; an infinite bound is no bound.
+/// min(max(x, s0), s1): s1 where s0 > s1. Slope 1 at both ends; an infinite bound is no bound, and
+/// a bound of NaN makes everything NaN.
 struct Clamp : PiecewiseBase<Saves::kInput, Domain::kNumber> {
   template <class T>
   static TARN_HD T fwd(T x, const Scalars& s) {
-    return Hardtanh::fwd(x, s);
+    const T lo = s.get<T>(0), hi = s.get<T>(1);
+    const T t = x < lo || math::is_nan(lo) ? lo : x;
+    return t > hi || math::is_nan(hi) ? hi : t;
   }
   template <class T>
   static TARN_HD T grad(T x, const Scalars& s) {

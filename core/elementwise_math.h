@@ -165,6 +165,13 @@ struct PowScalar : UnaryBase<Saves::kInput> {
     const T slope = e * math::pow(x, e - T(1.0));
     return e == T(0.0) ? T(0.0) : slope;
   }
+  template <int N, class T>
+  static TARN_HD T high_order(T x, const Scalars& s) {
+    const T e = s.get<T>(0);
+    T factor = e;
+    for (int i = 1; i < N; ++i) factor *= e - T(i);
+    return factor == T(0.0) ? T(0.0) : factor * math::pow(x, e - T(N));
+  }
 };
 
 /// s0^x.
@@ -175,8 +182,9 @@ struct RpowScalar : UnaryBase<Saves::kOutput> {
   }
   template <class T>
   static TARN_HD T grad(T y, const Scalars& s) {
-    const T slope = y * math::log(s.get<T>(0));
-    return y == T(0.0) ? T(0.0) : slope;  // 0^x: 0, not 0 * -inf
+    const T base = s.get<T>(0), slope = y * math::log(base);
+    // 0^x: 0 and not y * -inf, also at x = 0 where y is 1.
+    return y == T(0.0) || (base == T(0.0) && y == T(1.0)) ? T(0.0) : slope;
   }
 };
 

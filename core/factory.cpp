@@ -177,13 +177,46 @@ template Tensor from_vector(const std::vector<int32_t>&, const Shape&, Device);
 template Tensor from_vector(const std::vector<uint8_t>&, const Shape&, Device);
 template Tensor from_vector(const std::vector<bool>&, const Shape&, Device);
 
-Tensor tensor(std::initializer_list<double> values, const Shape& sizes,
-              const TensorOptions& options) {
-  return raw::to(raw::to(from_vector(std::vector<double>(values), sizes), options.dtype),
-                 options.device);
+namespace {
+Shape nested_sizes(const NestedValues& values) {
+  Shape sizes;
+  const NestedValues* at = &values;
+  while (at->is_list()) {
+    sizes.push_back(static_cast<int64_t>(at->list().size()));
+    if (at->list().empty()) break;
+    at = &at->list().front();
+  }
+  return sizes;
 }
-Tensor tensor(std::initializer_list<double> values, const TensorOptions& options) {
-  return tensor(values, Shape{static_cast<int64_t>(values.size())}, options);
+
+void append(const NestedValues& values, const Shape& sizes, int depth, std::vector<double>& out) {
+  const bool ends = depth == sizes.dim();
+  TARN_CHECK_AS(ShapeError,
+                values.is_list() != ends &&
+                    (ends || static_cast<int64_t>(values.list().size()) == sizes[depth]),
+                "tensor: lists of one depth must be of one length; the first ones give ", sizes,
+                ", but at depth ", depth, " there is ",
+                values.is_list() ? detail::concat("a list of ", values.list().size()) : "a number");
+  if (ends) {
+    out.push_back(values.value());
+  } else {
+    for (const NestedValues& v : values.list()) append(v, sizes, depth + 1, out);
+  }
+}
+}  // namespace
+
+Tensor detail::from_doubles(const std::vector<double>& values, const Shape& sizes,
+                            const TensorOptions& options) {
+  return raw::to(raw::to(from_vector(values, sizes), options.dtype), options.device);
+}
+
+Tensor tensor(const NestedValues& values, const Shape& sizes, const TensorOptions& options) {
+  std::vector<double> flat;
+  append(values, nested_sizes(values), 0, flat);
+  return detail::from_doubles(flat, sizes, options);
+}
+Tensor tensor(const NestedValues& values, const TensorOptions& options) {
+  return tensor(values, nested_sizes(values), options);
 }
 
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> release) {

@@ -1,6 +1,7 @@
 // factory.h - tensors from nothing: empty, zeros, full, arange, from values.
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <vector>
 
@@ -42,10 +43,39 @@ Tensor scalar_tensor(const Scalar& value, const TensorOptions& options = {});
 /// differ.
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device = kCPU);
-/// A 1-d tensor, or of `sizes`: tensor({1, 2, 3, 4}, {2, 2}).
-Tensor tensor(std::initializer_list<double> values, const TensorOptions& options = {});
-Tensor tensor(std::initializer_list<double> values, const Shape& sizes,
-              const TensorOptions& options = {});
+
+/// A number, or a list in braces of such.
+class NestedValues {
+ public:
+  NestedValues(double value) : value_(value) {}
+  NestedValues(std::initializer_list<NestedValues> list) : list_(list), is_list_(true) {}
+  bool is_list() const { return is_list_; }
+  double value() const { return value_; }
+  const std::vector<NestedValues>& list() const { return list_; }
+
+ private:
+  double value_ = 0;
+  std::vector<NestedValues> list_;
+  bool is_list_ = false;
+};
+/// The sizes are as the braces nest: tensor({1, 2}) is [2], tensor({{1, 2}, {3, 4}}) is [2, 2],
+/// tensor(1) is 0-d. Or given: tensor({1, 2, 3, 4}, {2, 2}). Throws ShapeError if lists of one
+/// depth differ in length.
+Tensor tensor(const NestedValues& values, const TensorOptions& options = {});
+Tensor tensor(const NestedValues& values, const Shape& sizes, const TensorOptions& options = {});
+namespace detail {
+Tensor from_doubles(const std::vector<double>& values, const Shape& sizes,
+                    const TensorOptions& options);
+}
+/// Of a list in a variable. A template, so that braces never come here.
+template <std::same_as<std::initializer_list<double>> List>
+Tensor tensor(List values, const Shape& sizes, const TensorOptions& options = {}) {
+  return detail::from_doubles(std::vector<double>(values), sizes, options);
+}
+template <std::same_as<std::initializer_list<double>> List>
+Tensor tensor(List values, const TensorOptions& options = {}) {
+  return tensor(values, Shape{static_cast<int64_t>(values.size())}, options);
+}
 /// A tensor over memory owned by the caller, who keeps it alive; `release` runs after the last use.
 Tensor from_blob(void* data, const Shape& sizes, DType dtype,
                  std::function<void()> release = nullptr);

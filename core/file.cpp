@@ -41,6 +41,32 @@ std::vector<std::string> list_folder(const char* op, const std::string& folder) 
   return paths;
 }
 
+WriteTarget write_target(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  const bool special =
+      fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+  // A stream of this process may be a plain file, and must stay the same one.
+  const bool stream = path == "/dev/stdout" || path == "/dev/stderr" ||
+                      path.starts_with("/dev/fd/") || path.starts_with("/proc/");
+  if (special || stream) return {path, false};
+  fs::path target = path;
+  constexpr int kMostLinks = 40;  // as in the kernel
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) break;
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return {target.string(), true};
+}
+
+int open_in_place(const std::string& path) {
+  // The same place in the file as the stream, which goes on behind.
+  if (path == "/dev/stdout") return ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (path == "/dev/stderr") return ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+}
+
 std::string folder_of(const std::string& path) {
   const auto folder = fs::path(path).parent_path();
   return folder.empty() ? "." : folder.string();
@@ -98,8 +124,15 @@ std::string read_file(const char* op, const std::string& path) {
 
 OutputFile::OutputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
   static std::atomic<int> counter{0};
-  const auto name = fs::path(path_).filename().string();
-  temporary_ = folder_of(path_) + "/." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
+  const WriteTarget target = write_target(path_);
+  target_ = target.path;
+  if (!target.replace) {
+    fd_ = open_in_place(target_);
+    if (fd_ < 0) fail("write", errno);
+    return;
+  }
+  const auto name = fs::path(target_).filename().string();
+  temporary_ = folder_of(target_) + "/." + name + ".tmp-" + std::to_string(::getpid()) + "-" +
                std::to_string(counter++);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("write", errno);
@@ -128,14 +161,16 @@ void OutputFile::write(const void* from, uint64_t bytes) {
 }
 
 void OutputFile::commit() {
-  if (::fsync(fd_) != 0) fail("sync", errno);
+  const bool replaces = !temporary_.empty();
+  if (::fsync(fd_) != 0 && replaces) fail("sync", errno);  // devices and pipes have no disk
   const int closed = ::close(fd_);
   fd_ = -1;
   if (closed != 0) fail("close", errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
+  if (!replaces) return;
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
   // The new name itself must survive a power cut as well.
-  sync_folder(folder_of(path_));
+  sync_folder(folder_of(target_));
 }
 
 }  // namespace tarn

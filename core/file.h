@@ -54,6 +54,16 @@ bool is_folder(const std::string& path);
 /// Permission denied".
 std::vector<std::string> list_folder(const char* op, const std::string& folder);
 
+/// Where a file written to a path belongs: at the end of its links, so that they stay. Something
+/// there that is no plain file (a device, a pipe, a terminal) is written to and not replaced.
+struct WriteTarget {
+  std::string path;
+  bool replace = true;
+};
+WriteTarget write_target(const std::string& path);
+/// Opens for writing what is not replaced. Returns -1 and sets errno if it cannot.
+int open_in_place(const std::string& path);
+
 /// The folder that a path is in; "." for a bare name.
 std::string folder_of(const std::string& path);
 /// Makes names that were added to the folder, or taken from it, survive a power cut, where its file
@@ -61,7 +71,8 @@ std::string folder_of(const std::string& path);
 void sync_folder(const std::string& folder);
 
 /// A file being replaced: bytes go to a temporary name in the same folder; commit() syncs and
-/// renames. Without commit() the old file stays and the temporary one is removed. Not thread-safe.
+/// renames. Without commit() the old file stays and the temporary one is removed. A device or a
+/// pipe gets the bytes at once. Not thread-safe.
 class OutputFile {
  public:
   OutputFile(const char* op, std::string path);
@@ -80,7 +91,7 @@ class OutputFile {
   [[noreturn]] void fail(const char* verb, int error) const;
   const char* op_;
   std::string path_;
-  std::string temporary_;
+  std::string target_, temporary_;  // no temporary one for what is not replaced
   int fd_ = -1;
   uint64_t position_ = 0;
 };

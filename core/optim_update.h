@@ -12,6 +12,13 @@
 
 namespace tarn {
 
+/// The scaled gradient plus what weight decay adds to it. Without decay the parameter stays out of
+/// it: 0 * infinity would be NaN.
+template <class P>
+TARN_HD P decayed(P g, P scale, P decay, P p) {
+  return mul_add(g, scale, decay != P(0) ? decay * p : P(0));
+}
+
 template <class P>
 struct SgdUpdate {
   P lr, momentum, undamped, decay, scale;
@@ -25,11 +32,11 @@ struct SgdUpdate {
         scale(static_cast<P>(a.maximize ? -grad_scale : grad_scale)),
         first(a.first_step) {}
 
-  TARN_HD void plain(P g, P& p) const { p = mul_add(-lr, mul_add(g, scale, decay * p), p); }
+  TARN_HD void plain(P g, P& p) const { p = mul_add(-lr, decayed(g, scale, decay, p), p); }
 
   template <bool kNesterov>
   TARN_HD void with_momentum(P g, P& p, P& buffer) const {
-    const P d = mul_add(g, scale, decay * p);
+    const P d = decayed(g, scale, decay, p);
     const P old = first ? P(0) : momentum * buffer;
     const P b = mul_add(undamped, d, old);
     buffer = b;
@@ -67,7 +74,7 @@ struct AdamUpdate {
 
  private:
   TARN_HD void moments(P g, P p, P& m, P& v) const {
-    const P d = mul_add(g, scale, coupled * p);
+    const P d = decayed(g, scale, coupled, p);
     m = mul_add(beta1, m, one_minus_beta1 * d);
     v = mul_add(beta2, v, one_minus_beta2 * d * d);
   }
@@ -93,13 +100,13 @@ struct RmspropUpdate {
   /// `mean` is used if kCentered, `buffer` if kMomentum.
   template <bool kCentered, bool kMomentum>
   TARN_HD void update(P g, P& p, P& s, P& mean, P& buffer) const {
-    const P d = mul_add(g, scale, decay * p);
+    const P d = decayed(g, scale, decay, p);
     s = mul_add(alpha, s, fresh * d * d);
     P variance = s;
     if constexpr (kCentered) {
       mean = mul_add(alpha, mean, fresh * d);
       variance = mul_add(-mean, mean, s);
-      variance = variance > P(0) ? variance : P(0);  // one that rounds below zero
+      variance = variance < P(0) ? P(0) : variance;  // one that rounds below zero; NaN stays
     }
     P step = d / (std::sqrt(variance) + eps);
     if constexpr (kMomentum) step = buffer = mul_add(momentum, buffer, step);
@@ -118,7 +125,7 @@ struct AdagradUpdate {
         scale(static_cast<P>(a.maximize ? -grad_scale : grad_scale)) {}
 
   TARN_HD void update(P g, P& p, P& s) const {
-    const P d = mul_add(g, scale, decay * p);
+    const P d = decayed(g, scale, decay, p);
     s = mul_add(d, d, s);
     p -= lr * d / (std::sqrt(s) + eps);
   }

@@ -97,10 +97,15 @@ Tensor without_overlap(const Tensor& out, const Tensor& x) {
   return overlaps_partly(out, x) ? clone(x) : x;
 }
 
+// op is the operation's name without the underscore of its in-place form.
+void check_writable(const char* op, const Tensor& x) {
+  if (overlaps_itself(x)) check_no_internal_overlap((std::string(op) + "_").c_str(), x);
+}
+
 void check_inplace_target(const char* op, const Tensor& x, const Shape& result) {
   TARN_CHECK_AS(ShapeError, x.sizes() == result, op,
                 "_: the result must have the tensor's sizes; got ", x.sizes(), ", result ", result);
-  check_no_internal_overlap(op, x);
+  check_writable(op, x);
 }
 
 }  // namespace
@@ -119,21 +124,23 @@ DType result_dtype(const Tensor& a, const Tensor& b) {
   return kind(scalar) > kind(shaped) ? promote_types(shaped, scalar) : shaped;
 }
 
-Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s) {
-  const UnaryInfo info = unary_info(op);
-  check_defined(info.name, "x", x);
+Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s, const char* name) {
+  const UnaryInfo& info = unary_info(op);
+  if (!name) name = info.name;
+  check_defined(name, "x", x);
   const DType dtype = info.predicate ? x.dtype() : compute_dtype(x.dtype(), info.domain);
-  if (!info.predicate) check_domain(info.name, dtype, info.domain);
+  if (!info.predicate) check_domain(name, dtype, info.domain);
   const Tensor in = to(x, dtype);
   Tensor out = elementwise_output(in.sizes(), {&in}, info.predicate ? DType::kBool : dtype);
   run_unary(op, s, out, in);
   return out;
 }
 
-void unary_(UnaryOp op, const Tensor& x, const Scalars& s) {
-  const UnaryInfo info = unary_info(op);
-  check_domain(info.name, x.dtype(), info.domain);
-  check_no_internal_overlap(info.name, x);
+void unary_(UnaryOp op, const Tensor& x, const Scalars& s, const char* name) {
+  const UnaryInfo& info = unary_info(op);
+  if (!name) name = info.name;
+  check_domain(name, x.dtype(), info.domain);
+  check_writable(name, x);
   run_unary(op, s, x, x);
   x.bump_version();
 }
@@ -170,7 +177,9 @@ Tensor binary(BinaryOp op, const Tensor& a, const Tensor& b) {
 
 Tensor binary(BinaryOp op, const Tensor& a, const Scalar& b) {
   check_defined(binary_info(op).name, "a", a);
-  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) return unary(u.op, a, u.s);
+  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) {
+    return unary(u.op, a, u.s, binary_info(op).name);
+  }
   return binary(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
 }
 Tensor binary(BinaryOp op, const Scalar& a, const Tensor& b) {
@@ -180,6 +189,8 @@ Tensor binary(BinaryOp op, const Scalar& a, const Tensor& b) {
 
 void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
   const BinaryInfo info = binary_info(op);
+  check_defined(info.name, "a", a);
+  check_defined(info.name, "b", b);
   check_same_device(info.name, a, b);
   const DType dtype = compute_dtype(result_dtype(a, b), info.domain);
   check_domain(info.name, dtype, info.domain);
@@ -188,7 +199,7 @@ void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
   if (!(a.sizes() == b.sizes())) {
     check_inplace_target(info.name, a, broadcast_shapes(info.name, a.sizes(), b.sizes()));
   } else {
-    check_no_internal_overlap(info.name, a);
+    check_writable(info.name, a);
   }
   if (dtype == a.dtype() && !info.predicate) {
     run_binary(op, a, a, without_overlap(a, to(b, dtype)));
@@ -200,7 +211,9 @@ void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
 }
 
 void binary_(BinaryOp op, const Tensor& a, const Scalar& b) {
-  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) return unary_(u.op, a, u.s);
+  if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) {
+    return unary_(u.op, a, u.s, binary_info(op).name);
+  }
   binary_(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
 }
 
@@ -292,7 +305,7 @@ void copy_(const Tensor& out, const Tensor& from) {
   if (!(out.sizes() == from.sizes())) {
     check_inplace_target("copy", out, broadcast_shapes("copy_", out.sizes(), from.sizes()));
   } else {
-    check_no_internal_overlap("copy", out);
+    check_writable("copy", out);
   }
   if (out.device() == from.device()) {
     run_copy(out, without_overlap(out, from));
@@ -302,8 +315,8 @@ void copy_(const Tensor& out, const Tensor& from) {
   out.bump_version();
 }
 
-void fill_(const Tensor& x, const Scalar& value) {
-  check_no_internal_overlap("fill", x);
+void fill_(const Tensor& x, const Scalar& value, const char* op) {
+  check_no_internal_overlap(op, x);
   if (x.numel() > 0) TARN_KERNEL(elementwise, fill, x.device(), value, make_plan({&x}));
   x.bump_version();
 }

@@ -10,9 +10,10 @@
 namespace tarn::raw {
 
 /// op(x). Integers are promoted to f32 where the operation leaves the integers (exp, sqrt, ...).
-Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s = {});
+/// Errors speak of `name`, what the caller called, or else of the operator.
+Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s = {}, const char* name = nullptr);
 /// x = op(x), in x's dtype. Throws DTypeError if that cannot hold the result.
-void unary_(UnaryOp op, const Tensor& x, const Scalars& s = {});
+void unary_(UnaryOp op, const Tensor& x, const Scalars& s = {}, const char* name = nullptr);
 /// grad * the derivative of this order with respect to what the functor saves (its input or its
 /// output; undefined where it saves nothing).
 Tensor unary_backward(UnaryOp op, int order, const Tensor& grad, const Tensor& saved,
@@ -80,7 +81,8 @@ Tensor to(const Tensor& x, DType dtype);
 Tensor to(const Tensor& x, Device device);
 /// to = from, broadcast, cast, and moved between devices. Sizes of `from` must broadcast to `to`'s.
 void copy_(const Tensor& to, const Tensor& from);
-void fill_(const Tensor& x, const Scalar& value);
+/// Errors speak of `op`.
+void fill_(const Tensor& x, const Scalar& value, const char* op = "fill_");
 /// Sums x over the dimensions along which `sizes` would be broadcast to it: the gradient of expand.
 Tensor sum_to_size(const Tensor& x, const Shape& sizes);
 

@@ -33,6 +33,13 @@ class Storage : public RefCounted<Storage> {
   Device device() const { return device_; }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  /// Puts the version above that of the memory this one takes the place of in a tensor: who keeps
+  /// something made from the tensor's values sees that they are new ones.
+  void follow_version(const Storage& replaced) {
+    if (version() <= replaced.version()) {
+      version_.store(replaced.version() + 1, std::memory_order_relaxed);
+    }
+  }
   /// In-place writes that went on the tape: views taken before them have a stale history.
   uint32_t recorded_writes() const { return recorded_writes_; }
   void bump_recorded_writes() { ++recorded_writes_; }

@@ -41,6 +41,12 @@ void TensorImpl::update_layout() {
   channels_last = sizes.dim() == 4 && (numel == 0 || dense_in_order(sizes, strides, {0, 2, 3, 1}));
 }
 
+void detail::fail_undefined(const char* member) {
+  fail<ValueError>(member,
+                   "(): the tensor is undefined: a gradient that is not there, the bias of a layer "
+                   "without one, or a tensor that was moved from; ask defined() first");
+}
+
 Tensor::Tensor(Ref<Storage> storage, const Shape& sizes, const Shape& strides, int64_t offset,
                DType dtype)
     : impl_(TensorImpl::make()) {
@@ -68,8 +74,8 @@ Scalar Tensor::item_scalar() const {
 
 template <class T>
 std::vector<T> Tensor::to_vector() const {
+  std::vector<T> values(static_cast<size_t>(at("to_vector").numel));
   const Tensor host = raw::contiguous(raw::to(raw::to(*this, kCPU), dtype_of<T>));
-  std::vector<T> values(static_cast<size_t>(numel()));
   const T* from = static_cast<const T*>(host.data());
   std::copy(from, from + numel(), values.begin());
   return values;

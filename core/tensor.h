@@ -6,6 +6,7 @@
 // defined in autograd/tensor_methods.cpp. tarn::raw::* are the same operations, unrecorded.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -52,36 +53,59 @@ struct TensorImpl : RefCounted<TensorImpl> {
   ~TensorImpl() { delete autograd; }
 };
 
+namespace detail {
+/// Throws the error of a member that was called on an undefined tensor.
+[[noreturn, gnu::cold, gnu::noinline]] void fail_undefined(const char* member);
+template <class T>
+concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
+}  // namespace detail
+
 class Tensor {
  public:
-  /// An undefined tensor: "none". Only defined(), assignment and printing are allowed on it.
+  /// An undefined tensor: "none", also what std::move leaves behind. Only defined(), assignment,
+  /// requires_grad() and printing are allowed on it; everything else throws.
   Tensor() = default;
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   /// Wraps sizes, strides and a storage; library code only.
   Tensor(Ref<Storage> storage, const Shape& sizes, const Shape& strides, int64_t offset,
          DType dtype);
 
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
+  /// x[0] = y would only point the temporary elsewhere: write x[0].copy_(y).
+  Tensor& operator=(const Tensor&) && = delete;
+
   bool defined() const { return static_cast<bool>(impl_); }
-  int dim() const { return impl_->sizes.dim(); }
-  const Shape& sizes() const { return impl_->sizes; }
-  const Shape& strides() const { return impl_->strides; }
+  int dim() const { return at("dim").sizes.dim(); }
+  const Shape& sizes() const { return at("sizes").sizes; }
+  const Shape& strides() const { return at("strides").strides; }
   /// Size of dimension d; negative d counts from the end. Throws IndexError.
-  int64_t size(int64_t d) const { return impl_->sizes[wrap_dim("size", d, dim())]; }
-  int64_t stride(int64_t d) const { return impl_->strides[wrap_dim("stride", d, dim())]; }
-  int64_t numel() const { return impl_->numel; }
-  int64_t storage_offset() const { return impl_->offset; }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->storage->device(); }
+  int64_t size(int64_t d) const {
+    const TensorImpl& i = at("size");
+    return i.sizes[wrap_dim("size", d, i.sizes.dim())];
+  }
+  int64_t stride(int64_t d) const {
+    const TensorImpl& i = at("stride");
+    return i.strides[wrap_dim("stride", d, i.sizes.dim())];
+  }
+  int64_t numel() const { return at("numel").numel; }
+  int64_t storage_offset() const { return at("storage_offset").offset; }
+  DType dtype() const { return at("dtype").dtype; }
+  Device device() const { return at("device").storage->device(); }
   bool is_contiguous(MemoryFormat format = MemoryFormat::kContiguous) const {
-    return format == MemoryFormat::kChannelsLast ? impl_->channels_last : impl_->contiguous;
+    const TensorImpl& i = at("is_contiguous");
+    return format == MemoryFormat::kChannelsLast ? i.channels_last : i.contiguous;
   }
   /// First element. Typed access checks the dtype: x.data<float>().
   void* data() const {
-    return static_cast<char*>(impl_->storage->data()) + impl_->offset * item_size(impl_->dtype);
+    const TensorImpl& i = at("data");
+    return static_cast<char*>(i.storage->data()) + i.offset * item_size(i.dtype);
   }
   template <class T>
   T* data() const {
-    TARN_CHECK_AS(DTypeError, dtype_of<T> == impl_->dtype, "data: the tensor holds ", impl_->dtype,
+    TARN_CHECK_AS(DTypeError, dtype_of<T> == at("data").dtype, "data: the tensor holds ", dtype(),
                   "; asked for ", dtype_of<T>);
     return static_cast<T*>(data());
   }
@@ -91,10 +115,10 @@ class Tensor {
   T* data_or_null() const {
     return defined() ? data<T>() : nullptr;
   }
-  const Ref<Storage>& storage() const { return impl_->storage; }
+  const Ref<Storage>& storage() const { return at("storage").storage; }
   /// How often the storage was written in place.
-  uint32_t version() const { return impl_->storage->version(); }
-  void bump_version() const { impl_->storage->bump_version(); }
+  uint32_t version() const { return at("version").storage->version(); }
+  void bump_version() const { at("bump_version").storage->bump_version(); }
   /// True if both handles are the same tensor.
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   const Ref<TensorImpl>& impl() const { return impl_; }
@@ -113,15 +137,15 @@ class Tensor {
   // ---- autograd (autograd/tensor_methods.cpp)
   bool requires_grad() const;
   /// Marks a leaf for differentiation. Throws AutogradError on a non-leaf or a non-floating tensor.
-  Tensor& set_requires_grad(bool value = true);
+  const Tensor& set_requires_grad(bool value = true) const;
   bool is_leaf() const;
   /// The accumulated gradient; undefined if there is none.
   Tensor grad() const;
-  void set_grad(const Tensor& grad);
+  void set_grad(const Tensor& grad) const;
   /// Drops the gradient (absent, not zero: optimizers skip the parameter).
-  void zero_grad();
+  void zero_grad() const;
   /// Keeps the gradient of a non-leaf when backward passes it.
-  void retain_grad();
+  void retain_grad() const;
   /// Runs backward from this tensor; `gradient` may be omitted for a single element.
   void backward(const Tensor& gradient = {}, bool retain_graph = false,
                 bool create_graph = false) const;
@@ -160,6 +184,21 @@ class Tensor {
   Tensor sum(const Shape& dims, bool keepdim = false) const;
   Tensor mean() const;
   Tensor mean(const Shape& dims, bool keepdim = false) const;
+  /// One dimension without braces: x.sum(1), x.mean(-1, true). Templates, so that sum({}) keeps
+  /// meaning all of them.
+  template <detail::WholeNumber I>
+  Tensor sum(I dim, bool keepdim = false) const {
+    return sum(Shape{static_cast<int64_t>(dim)}, keepdim);
+  }
+  template <detail::WholeNumber I>
+  Tensor mean(I dim, bool keepdim = false) const {
+    return mean(Shape{static_cast<int64_t>(dim)}, keepdim);
+  }
+  /// The largest and smallest element.
+  Tensor max() const;
+  Tensor min() const;
+  Tensor softmax(int64_t dim) const;
+  Tensor log_softmax(int64_t dim) const;
   Tensor exp() const;
   Tensor log() const;
   Tensor sqrt() const;
@@ -170,16 +209,34 @@ class Tensor {
   Tensor tanh() const;
   Tensor argmax(int64_t dim) const;
   /// In-place; each returns the tensor itself.
-  Tensor& fill_(const Scalar& value);
-  Tensor& zero_();
-  Tensor& copy_(const Tensor& source);
-  Tensor& add_(const Tensor& other, double alpha = 1);
-  Tensor& sub_(const Tensor& other, double alpha = 1);
-  Tensor& mul_(const Tensor& other);
-  Tensor& mul_(const Scalar& value);
-  Tensor& div_(const Tensor& other);
+  const Tensor& fill_(const Scalar& value) const;
+  const Tensor& zero_() const;
+  const Tensor& copy_(const Tensor& source) const;
+  const Tensor& add_(const Tensor& other, double alpha = 1) const;
+  const Tensor& add_(const Scalar& value) const;
+  const Tensor& sub_(const Tensor& other, double alpha = 1) const;
+  const Tensor& sub_(const Scalar& value) const;
+  const Tensor& mul_(const Tensor& other) const;
+  const Tensor& mul_(const Scalar& value) const;
+  const Tensor& div_(const Tensor& other) const;
+  const Tensor& div_(const Scalar& value) const;
+  /// The same as operators: they write into the tensor that all its handles share, as in PyTorch.
+  const Tensor& operator+=(const Tensor& other) const { return add_(other); }
+  const Tensor& operator+=(const Scalar& value) const { return add_(value); }
+  const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
+  const Tensor& operator-=(const Scalar& value) const { return sub_(value); }
+  const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
+  const Tensor& operator*=(const Scalar& value) const { return mul_(value); }
+  const Tensor& operator/=(const Tensor& other) const { return div_(other); }
+  const Tensor& operator/=(const Scalar& value) const { return div_(value); }
 
  private:
+  /// The state behind a handle that must be defined; `member` is what was called on it.
+  TensorImpl& at(const char* member) const {
+    if (__builtin_expect(!impl_, 0)) detail::fail_undefined(member);
+    return *impl_;
+  }
+
   Ref<TensorImpl> impl_;
 };
 

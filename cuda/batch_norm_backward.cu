@@ -23,6 +23,7 @@ struct Operands {
   const T *gy, *x, *y;
   T *gx, *gresidual;
   Mask mask;
+  bool fixed;  // mean and rstd were constants
 };
 
 /// Vectors of gy, x and (for kFromY) y; the gradient behind the relu.
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
 }
 
 /// Per channel: the slices' sums as gradients of weight and bias, and the factors of the second
-/// pass. `per_element`: 1 / n, or 0 if mean and rstd were constants.
+/// pass. `per_element`: 1 / n.
 template <class A>
 __global__ void __launch_bounds__(1024)
     channel_gradients(const TileSums* parts, int64_t slices, int64_t channels, double per_element,
@@ -137,6 +138,7 @@ __global__ void __launch_bounds__(1024)
 }
 
 /// gx = scale * (g - a - (x - mean) * b), with a = sum / n and b = rstd^2 * dot / n in `factors`.
+/// With fixed statistics gx = scale * g: factors of 0 would still spread NaN from sums or from x.
 template <class T, int V, bool kColumns>
 __global__ void __launch_bounds__(kNormThreads, 2)
     input_gradient(Operands<T> o, NormTiles t, int64_t tiles, BatchNormChannels channels,
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
             const int c = kColumns ? k : 0;
             const A g = in[u].masked(o.mask, k, mean[c], scale[c], shift[c]);
             const A d = static_cast<A>(in[u].x.v[k]) - mean[c];
-            out.v[k] = T(scale[c] * (g - a[c] - d * b[c]));
+            out.v[k] = T(scale[c] * (o.fixed ? g : g - a[c] - d * b[c]));
           }
           store_vec(o.gx + at, out);
         });
@@ -180,8 +182,7 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
   const BatchNormChannels channels{ChannelValues(mean), ChannelValues(rstd), ChannelValues(weight),
                                    ChannelValues(bias)};
   const Mask mask = !relu ? Mask::kNone : y.defined() ? Mask::kFromY : Mask::kFromX;
-  const double per_element =
-      training ? 1.0 / static_cast<double>(t.outer * (t.columns ? 1 : t.length)) : 0.0;
+  const double per_element = 1.0 / static_cast<double>(t.outer * (t.columns ? 1 : t.length));
   const Scratch parts(static_cast<size_t>(t.slices * t.channels) * sizeof(TileSums), stream);
   visit_norm_tiles(x.dtype(), t, [&](auto tag, auto width, auto columns) {
     using T = typename decltype(tag)::type;
@@ -191,7 +192,8 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
                   y.data_or_null<T>(),
                   gx.data_or_null<T>(),
                   nullptr,
-                  mask};
+                  mask,
+                  !training};
     if (mask == Mask::kFromY) o.gresidual = gresidual.data_or_null<T>();
     launch(tile_sums<T, width, columns>, t.blocks(stream), kNormThreads, 0, stream, o, t, t.tiles(),
            channels, parts.as<TileSums>());

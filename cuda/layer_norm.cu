@@ -81,7 +81,8 @@ struct RowStatistics {
   A mean, rstd;
   __device__ RowStatistics(bool centred, A shift, double sum, double squares, double n,
                            double eps) {
-    const double off = centred ? sum / n : 0, m2 = squares - sum * off;
+    const double off = centred ? sum / n : 0;
+    const double m2 = centred ? squares - sum * off : squares;  // sum * 0 is NaN at infinity
     mean = static_cast<A>(shift + off);
     rstd = static_cast<A>(1 / std::sqrt((m2 < 0 ? 0 : m2) / n + eps));
   }

@@ -173,6 +173,19 @@ TEST_F(Autocast, a_weight_that_was_written_to_is_cast_anew) {
   EXPECT_EQ(matmul(x, w).to_vector<double>(), (std::vector<double>{6, 6}));
 }
 
+// As Module::to leaves it, but with the version of before.
+TEST_F(Autocast, a_weight_that_got_other_memory_is_cast_anew) {
+  Tensor w = ones({2, 2}).set_requires_grad();
+  const Tensor x = ones({1, 2}), other = full({2, 2}, 3.0);
+  const AutocastGuard autocast(DeviceType::kCPU, kBF16);
+  EXPECT_EQ(matmul(x, w).to_vector<double>(), (std::vector<double>{2, 2}));
+  while (w.version() < other.version()) w.bump_version();
+  matmul(x, w);
+  while (other.version() < w.version()) other.bump_version();
+  w.impl()->storage = other.storage();
+  EXPECT_EQ(matmul(x, w).to_vector<double>(), (std::vector<double>{6, 6}));
+}
+
 TEST_F(Autocast, a_cast_made_without_recording_does_not_cut_off_the_weight) {
   Tensor w = randn({2, 2});
   w.set_requires_grad();
@@ -276,6 +289,21 @@ TEST_F(Autocast, a_batch_norm_of_halves_takes_an_f32_residual) {
   const AutocastGuard autocast(DeviceType::kCPU, kBF16);
   EXPECT_EQ(batch_norm(x, mean, var, {}, {}, true).dtype(), kBF16);
   EXPECT_EQ(batch_norm_act(x, residual, mean, var, {}, {}, {.training = true}).dtype(), kF32);
+}
+
+// PyTorch's list for GPUs has layer and group norm; instance norm is a batch norm there.
+TEST_F(Autocast, an_instance_norm_keeps_halves) {
+  const Tensor x = randn({2, 3, 4, 4}).to(kBF16), mean = zeros({3}), var = ones({3});
+  Tensor w = ones({3}).set_requires_grad();
+  const AutocastGuard autocast(DeviceType::kCPU, kBF16);
+  EXPECT_EQ(instance_norm(x).dtype(), kBF16);
+  EXPECT_EQ(instance_norm(x, mean, var, {}, {}, false).dtype(), kBF16);
+  const Tensor y = instance_norm(x, {}, {}, w, zeros({3}));
+  EXPECT_EQ(y.dtype(), kBF16);
+  EXPECT_LT(largest_difference(y, instance_norm(x.to(kF32))), 0.02);
+  EXPECT_EQ(instance_norm(x.to(kF32)).dtype(), kF32);
+  y.sum().backward();
+  EXPECT_EQ(w.grad().dtype(), kF32);
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ TEST(Engine, roots_are_checked) {
                      "backward: a gradient must be given unless the tensor has one element; got "
                      "[2] f64 cpu; reduce it with sum() or mean() first");
   EXPECT_THROWS_WITH(y.backward(ones({3}, {.dtype = DType::kF64})), ShapeError,
-                     "backward: the gradient must have the tensor's sizes");
+                     "backward: a gradient must have the tensor's sizes");
   EXPECT_THROWS_WITH(ones({1}).backward(), AutogradError,
                      "backward: the tensor does not require grad and has no history; got [1] f32");
   const std::vector<Tensor> two = {y, y};

@@ -64,7 +64,7 @@ TEST(InPlace, a_leaf_cannot_be_written_while_recording) {
   EXPECT_THROWS_WITH(x.add_(ones({2})), AutogradError,
                      "add_: a leaf that requires grad cannot be changed in place while recording; "
                      "got [2] f64 cpu; wrap the change in a NoGradGuard");
-  EXPECT_THROWS_WITH(x.zero_(), AutogradError, "fill_: a leaf that requires grad");
+  EXPECT_THROWS_WITH(x.zero_(), AutogradError, "zero_: a leaf that requires grad");
   EXPECT_THROWS_WITH(copy_(x, ones({2})), AutogradError, "copy_: a leaf that requires grad");
   const NoGradGuard no_grad;
   x.add_(ones({2}));

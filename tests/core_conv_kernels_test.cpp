@@ -67,6 +67,16 @@ const std::vector<Case> kCases = {
     {"depthwise", shape(2, 32, 8, 9, 32, 3, 1, 1, 1, 32)},
     {"depthwise, two filters per channel, stride 2", shape(1, 6, 9, 9, 12, 3, 2, 1, 1, 6)},
     {"uneven", uneven()},
+    // Where bf16 kernels of oneDNN 2.6 are wrong.
+    {"1x1, odd number of filters, 30 pixels", shape(2, 16, 5, 6, 3, 1, 1, 0)},
+    {"1x1, one filter, 240 pixels", shape(2, 64, 12, 20, 1, 1, 1, 0)},
+    {"1x1, odd number of filters, stride 2", shape(1, 8, 9, 11, 5, 1, 2, 0)},
+    {"groups, 1x1 with dilation, 32 wide", shape(1, 2, 8, 32, 2, 1, 1, 0, 2, 2)},
+    {"groups, dilated, 40 wide", shape(1, 8, 10, 40, 8, 3, 1, 2, 2, 2)},
+    {"depthwise, dilated, 36 wide", shape(2, 16, 9, 36, 16, 3, 1, 3, 3, 16)},
+    {"one pixel, stride 2, padded", shape(3, 16, 1, 1, 16, 3, 2, 1)},
+    {"image narrower than the stride", shape(2, 16, 9, 2, 16, 5, 3, 2)},
+    {"image lower than the stride", shape(2, 16, 2, 9, 16, 5, 3, 2)},
 };
 
 /// Reference sums and, for the bound, sums of absolute values.

@@ -114,6 +114,22 @@ TEST(BatchNormTest, an_outlier_at_the_start_does_not_spoil_the_rest) {
   expect_close(numbers(raw::batch_norm_train(x, {}, {}, {}, false, kEps).var), s.var, 1e-5, 0);
 }
 
+TEST(BatchNormTest, infinity_stays_in_its_element_when_statistics_are_fixed) {
+  for (const MemoryFormat format : {MemoryFormat::kContiguous, MemoryFormat::kChannelsLast}) {
+    for (bool relu : {false, true}) {
+      Tensor x = ones({2, 3, 2, 2}), g = ones({2, 3, 2, 2});
+      raw::fill_(raw::select(x, 0, 1), INFINITY);
+      raw::fill_(raw::select(raw::select(raw::select(g, 0, 0), 1, 0), 1, 0), INFINITY);
+      const Tensor in = raw::contiguous(x, format);
+      const auto grads = raw::batch_norm_backward(g, in, {}, {}, {}, zeros({3}), full({3}, 2), relu,
+                                                  false, true, true, false);
+      Doubles want(24, 2.0);  // g * rstd
+      for (size_t c = 0; c < 3; ++c) want[c * 4] = INFINITY;
+      expect_close(numbers(grads.x), want, 0, 0);
+    }
+  }
+}
+
 TEST(BatchNormTest, backward_layouts_agree_and_bits_do_not_depend_on_threads) {
   const int before = num_threads();
   for (const Shape& sizes : {Shape{8, 16, 12, 12}, Shape{4, 96, 20, 20}, Shape{6, 7, 5, 5}}) {
@@ -200,6 +216,38 @@ TEST(GroupNormTest, one_group_is_layer_norm_and_one_per_channel_is_instance_norm
   expect_close(numbers(group_norm(x, 1)), numbers(layer_norm(x, {6, 3, 4})), 1e-12, 1e-12);
   expect_close(numbers(group_norm(x, 6)), numbers(instance_norm(x)), 1e-12, 1e-12);
   EXPECT_EQ(group_norm(zeros({0, 6}), 2).sizes(), (Shape{0, 6}));
+}
+
+/// Statistics and weights of halves are f32: one rounding of the result is all that f64 differs by.
+TEST(GroupNormTest, halves_keep_f32_statistics_and_weight_gradients) {
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    const Tensor x = random_tensor({4, 6, 5, 5}, 1, dtype),
+                 g = random_tensor({4, 6, 5, 5}, 2, dtype);
+    const Tensor w = random_tensor({6}, 3, DType::kF32), b = random_tensor({6}, 4, DType::kF32);
+    for (bool instance : {true, false}) {
+      std::vector<Doubles> y, gw, gb, mean, var;
+      for (DType d : {dtype, DType::kF64}) {
+        const DType affine = d == dtype ? DType::kF32 : d;
+        const Tensor weight = raw::clone(raw::to(w, affine)), bias = raw::clone(raw::to(b, affine));
+        weight.set_requires_grad(), bias.set_requires_grad();
+        const Tensor m = zeros({6}, {.dtype = affine}), v = ones({6}, {.dtype = affine});
+        const Tensor in = raw::to(x, d);
+        const Tensor out = instance ? instance_norm(in, m, v, weight, bias, true, 0.3, kEps)
+                                    : group_norm(in, 2, weight, bias, kEps);
+        EXPECT_EQ(out.dtype(), d);
+        out.backward(raw::to(g, d));
+        EXPECT_EQ(weight.grad().dtype(), affine);
+        y.push_back(numbers(out)), gw.push_back(numbers(weight.grad()));
+        gb.push_back(numbers(bias.grad())), mean.push_back(numbers(m)), var.push_back(numbers(v));
+      }
+      const double ulp = dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+      expect_close(y[0], y[1], ulp, 1e-6, "y");
+      expect_close(gw[0], gw[1], 1e-5, 1e-5, "gradient of the weight");
+      expect_close(gb[0], gb[1], 1e-5, 1e-5, "gradient of the bias");
+      expect_close(mean[0], mean[1], 1e-6, 1e-7, "running mean");
+      expect_close(var[0], var[1], 1e-6, 1e-7, "running variance");
+    }
+  }
 }
 
 TEST(NormTest, errors_are_in_the_callers_terms) {

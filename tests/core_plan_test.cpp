@@ -100,7 +100,7 @@ TEST(Plan, writes_to_overlapping_elements_are_refused) {
   EXPECT_FALSE(overlaps_itself(raw::expand(zeros({0, 1}), {0, 3})));
   EXPECT_THROWS_WITH(
       raw::fill_(raw::expand(zeros({1}), {3}), 1), ShapeError,
-      "fill: cannot write in place, elements share memory (an expanded tensor?); got "
+      "fill_: cannot write in place, elements share memory (an expanded tensor?); got "
       "sizes=[3], strides=[0]; use clone() first");
 }
 

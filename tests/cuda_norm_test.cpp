@@ -159,6 +159,25 @@ TEST(CudaBatchNorm, nan_and_infinity_stay_in_their_channel) {
   }
 }
 
+TEST(CudaBatchNorm, infinity_stays_in_its_element_when_statistics_are_fixed) {
+  TARN_NEEDS_GPU();
+  const Tensor x = random_tensor({3, 4, 5, 5}, 2, DType::kF32), g = ones(x.sizes());
+  const Tensor zero = zeros({4}), two = full({4}, 2);
+  x.data<float>()[7] = INFINITY;
+  g.data<float>()[125] = INFINITY;
+  for (bool last : {false, true}) {
+    const auto on_gpu = [&](const Tensor& t) {
+      return raw::to(
+          raw::contiguous(t, last ? MemoryFormat::kChannelsLast : MemoryFormat::kContiguous),
+          kCuda);
+    };
+    const auto grads =
+        raw::batch_norm_backward(on_gpu(g), on_gpu(x), {}, {}, {}, raw::to(zero, kCuda),
+                                 raw::to(two, kCuda), false, false, true, true, false);
+    expect_agree(grads.x, raw::mul(g, Scalar(2)), 0, "gx");  // g * rstd
+  }
+}
+
 struct Rows {
   int64_t m, d;
 };
@@ -283,6 +302,19 @@ TEST(CudaLayerNorm, rows_beyond_32_bit_counts_are_refused) {
   EXPECT_THROWS_WITH(norm.layer_norm_backward(x, none, x, none, none, one, x, none, none, stream),
                      UnsupportedError,
                      "rms_norm_backward: on cuda a row must have fewer than 2^30 numbers");
+}
+
+TEST(CudaLayerNorm, rms_norm_divides_by_infinity) {
+  TARN_NEEDS_GPU();
+  for (int64_t d : {64, 65, 5000}) {
+    const Tensor x = random_tensor({3, d}, 3, DType::kF32);
+    x.data<float>()[d + 2] = INFINITY;  // NaN itself; its row is 0 else
+    const auto cpu = raw::layer_norm(x, {}, {}, kEps, raw::RowNorm::kRms);
+    const auto gpu = raw::layer_norm(raw::to(x, kCuda), {}, {}, kEps, raw::RowNorm::kRms);
+    EXPECT_EQ(cpu.y.data<float>()[d + 1], 0);
+    expect_agree(gpu.y, cpu.y, 8, "y", 1.0);
+    expect_agree(gpu.rstd, cpu.rstd, 8, "rstd");
+  }
 }
 
 TEST(CudaLayerNorm, nan_stays_in_its_row) {

@@ -4,6 +4,7 @@
 
 #include "tarn/core/kernels.h"
 #include "tarn/optim/adam.h"
+#include "tarn/optim/ema.h"
 #include "tarn/optim/rmsprop.h"
 #include "tarn/optim/sgd.h"
 
@@ -99,6 +100,80 @@ TEST(CudaOptim, ten_steps_of_rmsprop_and_adagrad_are_the_cpus) {
     }
   }
   check_options<Adagrad>("adagrad", AdagradOptions{.lr = 0.1, .weight_decay = 0.01});
+}
+
+TEST(CudaOptim, infinite_and_nan_values_take_the_cpus_steps) {
+  TARN_NEEDS_GPU();
+  using namespace optim;  // NOLINT: a list of all of them
+  const double inf = INFINITY;
+  const auto check = [&](const std::string& what, auto make) {
+    Tensor cpu = typed({inf, -inf, NAN, 1, 1, 1}, DType::kF32), gpu = raw::to(cpu, kCuda);
+    const Tensor g = typed({1, 1, 1, inf, -inf, NAN}, DType::kF32);
+    cpu.set_requires_grad();
+    gpu.set_requires_grad();
+    const auto first = make({cpu}), second = make({gpu});
+    for (int step = 0; step < 3; ++step) {
+      cpu.set_grad(g);
+      gpu.set_grad(raw::to(g, kCuda));
+      first->step();
+      second->step();
+    }
+    expect_agree(gpu.detach(), cpu.detach(), 0, what);
+    EXPECT_EQ(gpu.to_vector<double>()[0], inf) << what;
+  };
+  using List = std::vector<Tensor>;
+  check("sgd", [](const List& p) { return std::make_unique<SGD>(p); });
+  check("momentum", [](const List& p) {
+    return std::make_unique<SGD>(p, SGDOptions{.momentum = .9, .nesterov = true});
+  });
+  check("adam", [](const List& p) { return std::make_unique<Adam>(p); });
+  check("adamw",
+        [](const List& p) { return std::make_unique<AdamW>(p, AdamWOptions{.weight_decay = 0}); });
+  check("rmsprop", [](const List& p) {
+    return std::make_unique<RMSprop>(p, RMSpropOptions{.centered = true});
+  });
+  check("adagrad", [](const List& p) { return std::make_unique<Adagrad>(p); });
+}
+
+TEST(CudaOptim, steps_after_one_with_a_gradient_on_another_device_are_right) {
+  TARN_NEEDS_GPU();
+  for (const Device device : {kCPU, kCuda}) {
+    Tensor a = zeros({1}, {.device = device}), b = zeros({1}, {.device = device});
+    a.set_requires_grad();
+    b.set_requires_grad();
+    optim::SGD sgd({a, b}, {.lr = 1});
+    const auto set_grads = [&](double scale, Device of_b) {
+      a.set_grad(full({1}, scale, {.device = device}));
+      b.set_grad(full({1}, 10 * scale, {.device = of_b}));
+    };
+    set_grads(1, device);
+    sgd.step();
+    set_grads(1, device == kCPU ? kCuda : kCPU);
+    EXPECT_THROW(sgd.step(), ShapeError);
+    set_grads(2, device);
+    sgd.step();
+    EXPECT_EQ(a.item(), -3);
+    EXPECT_EQ(b.item(), -30);
+  }
+}
+
+TEST(CudaOptim, averages_of_tensors_on_several_devices_are_each_its_own) {
+  TARN_NEEDS_GPU();
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const Device device : available_devices()) {
+    tensors.emplace_back(device.str(), zeros({3}, {.device = device}));
+    tensors.emplace_back(device.str() + " in f64",
+                         zeros({2}, {.dtype = DType::kF64, .device = device}));
+  }
+  optim::Ema ema(tensors, {.decay = .5});
+  double value = 0;
+  for (auto& [name, x] : tensors) x.fill_(++value);
+  ema.update();
+  value = 0;
+  for (const auto& [name, x] : tensors) {
+    ++value;
+    for (double v : ema.state_dict()[name].to_vector<double>()) EXPECT_EQ(v, value / 2) << name;
+  }
 }
 
 /// The table's slots, on tensors of all dtypes at once.

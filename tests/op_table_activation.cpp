@@ -144,6 +144,11 @@ void add_clamps(Table& table) {
   row.integers = true;
   row.gradient = false;  // integers sit on the kinks
   table.add(row);
+  row = activation(
+      "clamp/fractions", [](const Tensor& x) { return clamp(x, -0.5, 1.5); },
+      [](double x) { return clamp_of(x, -0.5, 1.5); }, {-0.5, 1.5});
+  row.integers = true;  // which become f32
+  table.add(row);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ std::set<std::string> declared_in(const std::filesystem::path& header) {
   const std::string text = buffer.str();
   std::set<std::string> names;
   const std::regex function(
-      "(?:^|\n)(?:inline )?(?:Tensor|void|bool|std::[a-z]+<[^;{}()]*>)&? "
+      "(?:^|\n)(?:inline )?(?:const )?(?:Tensor|void|bool|std::[a-z]+<[^;{}()]*>)&? "
       "([a-z_0-9]+)\\(");
   const std::regex listed("X\\(\\s*[A-Z]\\w*,\\s*([a-z_0-9]+)\\)");
   for (const std::regex& pattern : {function, listed}) {

@@ -21,7 +21,11 @@ foreach(header
         core/serialize.h core/checkpoint.h core/checkpoint_manager.h
         autograd/grad_mode.h autograd/functions.h autograd/engine.h autograd/custom.h
         autograd/anomaly.h autograd/autocast.h autograd/recompute.h
-        autograd/saved_tensor_hooks.h autograd/gradcheck.h ${headers})
+        autograd/saved_tensor_hooks.h autograd/gradcheck.h ${headers}
+        dist/error.h dist/environment.h dist/group.h dist/init.h dist/local_group.h
+        dist/gloo_group.h dist/nccl_group.h dist/store.h dist/file_store.h dist/tcp_store.h
+        dist/ddp.h dist/hooks.h dist/join.h dist/balance.h dist/data_parallel.h
+        dist/sync_batch_norm.h dist/agree.h)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
     string(APPEND TARN_INCLUDES "#include \"tarn/${header}\"\n")
   endif()

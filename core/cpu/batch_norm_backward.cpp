@@ -20,6 +20,7 @@ struct Operands {
   const T *gy, *x, *y;
   T *gx, *gresidual;
   const A *mean, *scale, *shift;  // per column of a row, or per channel
+  bool fixed;                     // mean and rstd were constants
 };
 
 /// The gradient behind the relu.
@@ -102,6 +103,7 @@ void sum_plane(const Operands<T>& o, int64_t at, int64_t n, int64_t channel, dou
 }
 
 /// gx = scale * (g - sum / n - (x - mean) * rstd^2 * dot / n); `a` and `b` are the two factors.
+/// With fixed statistics gx = scale * g: factors of 0 would still spread NaN from sums or from x.
 template <class T, Mask kMask>
 void gradient_row(const Operands<T>& o, int64_t at, int64_t n, const compute_t<T>* __restrict a,
                   const compute_t<T>* __restrict b) {
@@ -109,6 +111,12 @@ void gradient_row(const Operands<T>& o, int64_t at, int64_t n, const compute_t<T
   const A* __restrict mean = o.mean, * __restrict scale = o.scale, * __restrict shift = o.shift;
   const T* __restrict gy = o.gy + at, * __restrict x = o.x + at, * __restrict y = o.y + at;
   T* __restrict gx = o.gx + at;
+  if (o.fixed) {
+    for (int64_t c = 0; c < n; ++c) {
+      gx[c] = T(scale[c] * masked<kMask>(gy[c], x[c], y[c], mean[c], scale[c], shift[c]));
+    }
+    return;
+  }
   for (int64_t c = 0; c < n; ++c) {
     const A g = masked<kMask>(gy[c], x[c], y[c], mean[c], scale[c], shift[c]);
     gx[c] = T(scale[c] * (g - a[c] - (to<A>(x[c]) - mean[c]) * b[c]));
@@ -122,6 +130,12 @@ void gradient_plane(const Operands<T>& o, int64_t at, int64_t n, int64_t channel
   const A mean = o.mean[channel], scale = o.scale[channel], shift = o.shift[channel];
   const T* __restrict gy = o.gy + at, * __restrict x = o.x + at, * __restrict y = o.y + at;
   T* __restrict gx = o.gx + at;
+  if (o.fixed) {
+    for (int64_t i = 0; i < n; ++i) {
+      gx[i] = T(scale * masked<kMask>(gy[i], x[i], y[i], mean, scale, shift));
+    }
+    return;
+  }
   for (int64_t i = 0; i < n; ++i) {
     const A g = masked<kMask>(gy[i], x[i], y[i], mean, scale, shift);
     gx[i] = T(scale * (g - a - (to<A>(x[i]) - mean) * b));
@@ -229,12 +243,13 @@ void batch_norm_backward(const Tensor& gy, const Tensor& x, const Tensor& y, con
                   gresidual.data_or_null<T>(),
                   p.mean.data(),
                   p.scale.data(),
-                  p.shift.data()};
+                  p.shift.data(),
+                  !training};
     const bool writes = mask == Mask::kFromY && gresidual.defined();
     if (!writes) o.gresidual = x.data<T>();  // a valid address that is not written
     const ChannelSums sums = first_pass(o, l, mask, writes);
     const std::vector<double> r = channel_values(rstd, l.channels, 1);
-    const double n = training ? 1.0 / static_cast<double>(l.count) : 0.0;
+    const double n = 1.0 / static_cast<double>(l.count);
     std::vector<double> a(r.size()), b(r.size()), gw(r.size());
     for (size_t c = 0; c < r.size(); ++c) {
       a[c] = sums.sum[c] * n;

@@ -100,7 +100,8 @@ void moments_of_columns(const T* x, const ReducePlan& p, double* mean, double* m
       const double rows_in_block = static_cast<double>(count);
       for (int64_t c = 0; c < n; ++c) {
         const double sum = sums->sum[c], off = sum / rows_in_block;
-        to[c] = {rows_in_block, sums->shift[c] + off, sums->squares[c] - sum * off};
+        to[c] = {rows_in_block, sums->shift[c] + off,
+                 squared_deviations(sum, sums->squares[c], off)};
       }
     }
   });

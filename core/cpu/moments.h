@@ -5,6 +5,8 @@
 // Adjacent elements are read twice in cache. Blocks are merged in double (Chan et al. 1979).
 #pragma once
 
+#include <cmath>
+
 #include "tarn/core/cpu/reduce_ops.h"
 #include "tarn/core/cpu/reduce_plan.h"
 
@@ -16,12 +18,22 @@ struct Moments {
 
   void merge(const Moments& b) {
     if (b.n == 0) return;
+    if (n == 0) {
+      *this = b;  // delta^2 * 0 is NaN where the square overflows
+      return;
+    }
     const double total = n + b.n, delta = b.mean - mean;
     m2 += b.m2 + delta * delta * (n * b.n / total);
     mean += delta * (b.n / total);
     n = total;
   }
 };
+
+/// Squared deviations from the mean, from sums over differences from something near it. Squares of
+/// finite numbers that overflow give infinity, as in PyTorch, and not infinity - infinity.
+inline double squared_deviations(double sum, double squares, double off) {
+  return std::isinf(squares) && std::isfinite(sum) ? squares : squares - sum * off;
+}
 
 /// Of n adjacent elements; n at most kChunk.
 template <class T>
@@ -48,7 +60,7 @@ Moments chunk_moments(const T* x, int64_t n) {
     squares += static_cast<double>(d) * d;
   }
   const double off = sum / count;
-  return {count, static_cast<double>(shift) + off, squares - sum * off};
+  return {count, static_cast<double>(shift) + off, squared_deviations(sum, squares, off)};
 }
 
 /// Writes mean[o] and m2[o] = sum (x - mean)^2 for each output in the plan's order.
