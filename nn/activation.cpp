@@ -1,14 +1,49 @@
-// activation.cpp - dropout.
+// activation.cpp - activations with parameters, softmax, dropout.
 #include "tarn/nn/activation.h"
 
 #include "tarn/autograd/functions.h"
+#include "tarn/nn/init.h"
 
 namespace tarn::nn {
 
+PReLU::PReLU(Module* parent, std::string name, const Options& options)
+    : Module(parent, std::move(name)), weight(this, "weight", parameter_memory({options.count})) {
+  TARN_CHECK_AS(ValueError, options.count > 0, "PReLU: count must be positive; got ",
+                options.count);
+  init::constant_(weight, options.init);
+}
+
+Tensor PReLU::forward(const Tensor& x) {
+  const int64_t count = weight.size(0);
+  if (count == 1) return where(gt(x, 0), x, x * weight);
+  TARN_CHECK_AS(ShapeError, x.dim() >= 2 && x.size(1) == count, "PReLU: x must be [N, ", count,
+                ", ...]; got ", x.describe());
+  Shape sizes = Shape::filled(x.dim(), 1);
+  sizes[1] = count;
+  return where(gt(x, 0), x, x * weight.view(sizes));
+}
+
+std::string PReLU::details() const {
+  return std::to_string(weight.size(0));
+}
+
+Tensor Softmax::forward(const Tensor& x) {
+  return tarn::softmax(x, options_.dim);
+}
+
+Tensor LogSoftmax::forward(const Tensor& x) {
+  return tarn::log_softmax(x, options_.dim);
+}
+
+namespace {
+void check_share(const char* layer, double p) {
+  TARN_CHECK_AS(ValueError, p >= 0 && p <= 1, layer, ": p must be in [0, 1]; got ", p);
+}
+}  // namespace
+
 Dropout::Dropout(Module* parent, std::string name, const Options& options)
     : Module(parent, std::move(name)), options_(options) {
-  TARN_CHECK_AS(ValueError, options.p >= 0 && options.p <= 1, "Dropout: p must be in [0, 1]; got ",
-                options.p);
+  check_share("Dropout", options.p);
 }
 
 Tensor Dropout::forward(const Tensor& x) {
@@ -23,6 +58,19 @@ Tensor Dropout::add(const Tensor& x, const Tensor& residual) {
 }
 
 std::string Dropout::details() const {
+  return tarn::detail::concat("p=", options_.p);
+}
+
+Dropout2d::Dropout2d(Module* parent, std::string name, const Options& options)
+    : Module(parent, std::move(name)), options_(options) {
+  check_share("Dropout2d", options.p);
+}
+
+Tensor Dropout2d::forward(const Tensor& x) {
+  return tarn::dropout2d(x, options_.p, training());
+}
+
+std::string Dropout2d::details() const {
   return tarn::detail::concat("p=", options_.p);
 }
 

@@ -1,4 +1,4 @@
-// activation.h - activation functions and dropout as modules.
+// activation.h - activation functions, softmax and dropout as modules.
 #pragma once
 
 #include "tarn/autograd/functions_elementwise.h"
@@ -61,6 +61,53 @@ class LeakyReLU final : public Module {
   Options options_;
 };
 
+struct PReluOptions {
+  int64_t count = 1;  ///< 1, or the channels
+  double init = 0.25;
+};
+/// x > 0 ? x : weight * x, with a slope for all or one per channel, dimension 1 of x. weight
+/// [count]. Throws ShapeError when called with another number of channels. Source: He et al. 2015,
+/// arXiv:1502.01852.
+class PReLU final : public Module {
+ public:
+  using Options = PReluOptions;
+  explicit PReLU(const Options& options = {}) : PReLU(nullptr, "", options) {}
+  PReLU(Module* parent, std::string name, const Options& options = {});
+  Tensor forward(const Tensor& x) override;
+  std::string details() const override;
+
+  Parameter weight;
+};
+
+struct SoftmaxOptions {
+  int64_t dim = -1;  ///< sums to 1 along it
+};
+/// See tarn::softmax and tarn::log_softmax.
+class Softmax final : public Module {
+ public:
+  using Options = SoftmaxOptions;
+  using Module::Module;
+  explicit Softmax(const Options& options) : Softmax(nullptr, "", options) {}
+  Softmax(Module* parent, std::string name, const Options& options)
+      : Module(parent, std::move(name)), options_(options) {}
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Options options_;
+};
+class LogSoftmax final : public Module {
+ public:
+  using Options = SoftmaxOptions;
+  using Module::Module;
+  explicit LogSoftmax(const Options& options) : LogSoftmax(nullptr, "", options) {}
+  LogSoftmax(Module* parent, std::string name, const Options& options)
+      : Module(parent, std::move(name)), options_(options) {}
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Options options_;
+};
+
 struct DropoutOptions {
   double p = 0.5;  ///< share of the elements set to zero
 };
@@ -75,6 +122,22 @@ class Dropout final : public Module {
   Tensor forward(const Tensor& x) override;
   /// forward(x) + residual, in one pass over memory.
   Tensor add(const Tensor& x, const Tensor& residual);
+  std::string details() const override;
+
+ private:
+  Options options_;
+};
+
+/// In training zeroes whole channels with probability p and scales the rest by 1 / (1 - p).
+/// x [N, C, ...].
+class Dropout2d final : public Module {
+ public:
+  using Options = DropoutOptions;
+  using Module::Module;
+  explicit Dropout2d(const Options& options) : Dropout2d(nullptr, "", options) {}
+  /// Throws ValueError unless p is in [0, 1].
+  Dropout2d(Module* parent, std::string name, const Options& options);
+  Tensor forward(const Tensor& x) override;
   std::string details() const override;
 
  private:

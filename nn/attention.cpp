@@ -62,20 +62,25 @@ Tensor MultiheadAttention::project(const Tensor& x, int64_t first, int64_t count
 }
 
 Tensor MultiheadAttention::attend(const Tensor& x, const AttentionMask& mask) {
-  const CallScope scope(*this);
-  check_input("x", x, options_.size);
-  const Tensor y =
-      scaled_dot_product_attention_qkv(linear(x, in_proj_weight, in_proj_bias), options_.heads,
-                                       {.mask = joined_mask(mask),
-                                        .causal = mask.causal,
-                                        .dropout = training() ? options_.dropout : 0});
-  return out_proj(y);
+  return hooked(x, [&](const Tensor& in) {
+    check_input("x", in, options_.size);
+    const Tensor y =
+        scaled_dot_product_attention_qkv(linear(in, in_proj_weight, in_proj_bias), options_.heads,
+                                         {.mask = joined_mask(mask),
+                                          .causal = mask.causal,
+                                          .dropout = training() ? options_.dropout : 0});
+    return out_proj(y);
+  });
 }
 
 Tensor MultiheadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                   const AttentionMask& mask) {
-  const CallScope scope(*this);
   if (query.is_same(key) && key.is_same(value)) return attend(query, mask);
+  return hooked(query, [&](const Tensor& q) { return attend_across(q, key, value, mask); });
+}
+
+Tensor MultiheadAttention::attend_across(const Tensor& query, const Tensor& key,
+                                         const Tensor& value, const AttentionMask& mask) {
   check_input("query", query, options_.size);
   check_input("key", key, options_.size);
   check_input("value", value, options_.size);

@@ -36,7 +36,7 @@ class MultiheadAttention final : public Module {
   /// Self-attention without a mask.
   Tensor forward(const Tensor& x) override { return attend(x, {}); }
   Tensor attend(const Tensor& x, const AttentionMask& mask);
-  /// query [B, T, size] against key and value [B, S, size].
+  /// query [B, T, size] against key and value [B, S, size]. Hooks are told of query.
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value,
                 const AttentionMask& mask);
   std::string details() const override;
@@ -45,6 +45,8 @@ class MultiheadAttention final : public Module {
   Linear out_proj;
 
  private:
+  Tensor attend_across(const Tensor& query, const Tensor& key, const Tensor& value,
+                       const AttentionMask& mask);
   /// Rows [first, first + count) * size of in_proj applied to x.
   Tensor project(const Tensor& x, int64_t first, int64_t count) const;
   Options options_;

@@ -1,6 +1,7 @@
 // generate.cpp - sampling with temperature, top-k and top-p, and the key-value cache.
 #include "tarn/nn/generate.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tarn/autograd/functions.h"
@@ -13,6 +14,8 @@ namespace tarn::nn {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kLeast = std::numeric_limits<float>::min();  // smaller ones are 0 in f32
+constexpr double kCold = 1e-30;  // logits divided by less would overflow
 
 /// Logits below the k-th largest of their row to -inf.
 Tensor keep_top_k(const Tensor& logits, int64_t k) {
@@ -27,7 +30,7 @@ Tensor keep_top_p(const Tensor& logits, double p) {
   const auto [sorted, order] = sort(logits, 1, true);
   const Tensor probability = softmax(sorted, 1);
   const Tensor before = cumsum(probability, 1) - probability;
-  const Tensor dropped = ge(before, Scalar(p));
+  const Tensor dropped = ge(before, Scalar(std::max(p, kLeast)));
   return masked_fill(logits, scatter(zeros_like(dropped), 1, order, dropped), -kInf);
 }
 
@@ -43,7 +46,7 @@ Tensor sample_tokens(const Tensor& logits, const SampleOptions& options) {
                 "sample_tokens: top_p must be in (0, 1]; got ", options.top_p);
   const NoGradGuard no_grad;
   const Tensor wide = is_half(logits.dtype()) ? logits.to(DType::kF32) : logits;
-  if (options.temperature == 0) return argmax(wide, 1);
+  if (options.temperature < kCold) return argmax(wide, 1);
   const Tensor kept =
       keep_top_p(keep_top_k(wide * (1 / options.temperature), options.top_k), options.top_p);
   return multinomial(softmax(kept, 1), 1, false, options.generator).select(1, 0);

@@ -1,6 +1,7 @@
-// module.cpp - registration, traversal, modes, hooks, printing.
+// module.cpp - registration, traversal, modes, hooks, printing. State dicts: module_state.cpp.
 #include "tarn/nn/module.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <ostream>
 #include <typeinfo>
@@ -20,6 +21,7 @@ namespace {
 void replace_data(Tensor& x, const Tensor& value) {
   TensorImpl& to = *x.impl();
   const TensorImpl& from = *value.impl();
+  from.storage->follow_version(*to.storage);
   to.storage = from.storage;
   to.offset = from.offset;
   to.strides = from.strides;
@@ -46,16 +48,45 @@ Tensor parameter_memory(const Shape& sizes) {
   return empty(sizes);
 }
 
-Parameter::Parameter(Module* owner, std::string name, Tensor value) : Tensor(std::move(value)) {
+namespace {
+/// Takes the entry that points to `member` out; the newest first: members go in reverse order.
+template <class List, class Is>
+void forget(List& list, Is is) {
+  const auto it = std::find_if(list.rbegin(), list.rend(), is);
+  if (it != list.rend()) list.erase(std::next(it).base());
+}
+}  // namespace
+
+Parameter::Parameter(Module* owner, std::string name, Tensor value)
+    : Tensor(std::move(value)), owner_(owner) {
+  TARN_CHECK_AS(ValueError, owner, "Parameter: '", name,
+                "' needs the module it belongs to: `this`");
   if (defined()) set_requires_grad();
   owner->check_new(name);
   owner->parameters_.emplace_back(std::move(name), this);
 }
 
 Buffer::Buffer(Module* owner, std::string name, Tensor value, BufferKind kind)
-    : Tensor(std::move(value)) {
+    : Tensor(std::move(value)), owner_(owner) {
+  TARN_CHECK_AS(ValueError, owner, "Buffer: '", name, "' needs the module it belongs to: `this`");
   owner->check_new(name);
   owner->buffers_.push_back({std::move(name), this, kind});
+}
+
+Parameter::~Parameter() {
+  if (owner_) forget(owner_->parameters_, [this](const auto& p) { return p.second == this; });
+}
+
+Buffer::~Buffer() {
+  if (owner_) forget(owner_->buffers_, [this](const auto& b) { return b.buffer == this; });
+}
+
+Module::~Module() {
+  if (parent_) forget(parent_->children_, [this](const auto& c) { return c.second == this; });
+  // What is left are members on the heap; they may outlive it.
+  for (auto& [name, child] : children_) child->parent_ = nullptr;
+  for (auto& [name, p] : parameters_) p->owner_ = nullptr;
+  for (auto& b : buffers_) b.buffer->owner_ = nullptr;
 }
 
 Module::Module(Module* parent, std::string name) {
@@ -73,16 +104,12 @@ void Module::check_new(const std::string& name) const {
 }
 
 void Module::add_child(std::string name, Module& child) {
+  TARN_CHECK_AS(ValueError, !child.parent_, "Module: a module has one place; ", child.kind(), " '",
+                child.path(), "' is a member already and cannot become '", name, "' of ", kind());
   check_new(name);
   child.name_ = name;
   child.parent_ = this;
   children_.emplace_back(std::move(name), &child);
-}
-
-template <class F>
-void Module::walk(const std::string& prefix, F&& f) const {
-  f(prefix, *this);
-  for (const auto& [name, child] : children_) child->walk(prefix + name + ".", f);
 }
 
 Tensor Module::forward(const Tensor&) {
@@ -132,22 +159,49 @@ Module::EvalScope::~EvalScope() {
 }
 
 bool Module::is_watched() const {
-  return !pre_hooks_.empty() || !hooks_.empty() || anomaly_enabled();
+  return has_hooks() || anomaly_enabled();
+}
+
+namespace {
+thread_local const Module* innermost_body = nullptr;
+}
+
+Module::BodyScope::BodyScope(const Module& module)
+    : outer_(std::exchange(innermost_body, &module)) {}
+
+Module::BodyScope::~BodyScope() {
+  innermost_body = outer_;
+}
+
+const Module* Module::BodyScope::innermost() {
+  return innermost_body;
+}
+
+Tensor Module::run_pre_hooks(Tensor x) {
+  const auto hooks = pre_hooks_;  // a copy: a hook may add or remove hooks, itself too
+  for (const auto& [id, hook] : hooks) {
+    if (Tensor changed = hook(*this, x); changed.defined()) x = changed;
+  }
+  return x;
+}
+
+Tensor Module::run_hooks(const Tensor& x, Tensor y) {
+  const auto hooks = hooks_;
+  for (const auto& [id, hook] : hooks) {
+    if (Tensor changed = hook(*this, x, y); changed.defined()) y = changed;
+  }
+  return y;
 }
 
 Tensor Module::call(const Tensor& x) {
-  if (pre_hooks_.empty() && hooks_.empty()) return forward(x);
-  Tensor in = x;
-  const auto before = pre_hooks_;  // copies: a hook may add or remove hooks, itself too
-  for (const auto& [id, hook] : before) {
-    if (Tensor changed = hook(*this, in); changed.defined()) in = changed;
+  if (!has_hooks()) return forward(x);
+  const Tensor in = run_pre_hooks(x);
+  Tensor out;
+  {
+    const BodyScope inside(*this);
+    out = forward(in);
   }
-  Tensor out = forward(in);
-  const auto after = hooks_;
-  for (const auto& [id, hook] : after) {
-    if (Tensor changed = hook(*this, in, out); changed.defined()) out = changed;
-  }
-  return out;
+  return run_hooks(in, std::move(out));
 }
 
 TensorDict Module::named_parameters() const {
@@ -190,72 +244,6 @@ int64_t Module::num_parameters() const {
   int64_t n = 0;
   for (const Tensor& p : parameters()) n += p.numel();
   return n;
-}
-
-TensorDict Module::state_dict() const {
-  TensorDict dict;
-  walk("", [&](const std::string& prefix, const Module& m) {
-    for (const auto& [name, p] : m.parameters_) {
-      if (p->defined()) dict.add(prefix + name, p->detach());
-    }
-    for (const NamedBuffer& b : m.buffers_) {
-      if (b.buffer->defined() && b.kind != BufferKind::kNotSaved) {
-        dict.add(prefix + b.name, b.buffer->detach());
-      }
-    }
-  });
-  return dict;
-}
-
-LoadReport Module::load_state_dict(const TensorDict& dict, bool strict) {
-  std::unordered_set<std::string> optional;
-  walk("", [&](const std::string& prefix, const Module& m) {
-    for (const NamedBuffer& b : m.buffers_) {
-      if (b.kind == BufferKind::kOptional) optional.insert(prefix + b.name);
-    }
-  });
-  const std::string wrapper = "module.";
-  bool wrapped = !dict.empty();
-  for (const auto& [name, tensor] : dict) wrapped = wrapped && name.rfind(wrapper, 0) == 0;
-  for (const auto& [name, child] : children_) wrapped = wrapped && name + "." != wrapper;
-  const std::string prefix = wrapped ? wrapper : "";
-
-  LoadReport report;
-  std::string shapes;
-  const TensorDict mine = state_dict();
-  for (const auto& [name, tensor] : mine) {
-    const Tensor* given = dict.find(prefix + name);
-    if (!given) {
-      if (!optional.count(name)) report.missing.push_back(name);
-    } else if (given->sizes() != tensor.sizes()) {
-      shapes += tarn::detail::concat(shapes.empty() ? "" : ", ", name, " is ", tensor.sizes(),
-                                     ", given ", given->sizes());
-    }
-  }
-  for (const auto& [name, tensor] : dict) {
-    const std::string bare = name.substr(prefix.size());
-    if (!mine.contains(bare)) report.unexpected.push_back(bare);
-  }
-  const auto joined = [](const std::vector<std::string>& names) {
-    std::string text;
-    for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
-    return text;
-  };
-  std::string wrong;
-  const auto complain = [&](const char* what, const std::string& list) {
-    if (!list.empty()) wrong += (wrong.empty() ? "" : "; ") + std::string(what) + list;
-  };
-  complain("other shapes: ", shapes);
-  if (strict) complain("missing: ", joined(report.missing));
-  if (strict) complain("unexpected: ", joined(report.unexpected));
-  TARN_CHECK_AS(ShapeError, shapes.empty(), "load_state_dict: ", kind(), ": ", wrong);
-  TARN_CHECK_AS(ValueError, wrong.empty(), "load_state_dict: ", kind(), ": ", wrong);
-
-  const NoGradGuard no_grad;
-  for (auto [name, tensor] : mine) {
-    if (const Tensor* given = dict.find(prefix + name)) tensor.copy_(*given);
-  }
-  return report;
 }
 
 Module& Module::train(bool on) {

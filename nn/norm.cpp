@@ -75,6 +75,16 @@ Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
   return batch_norm_act(x, residual, running_mean, running_var, weight, bias, options);
 }
 
+Tensor BatchNorm::relu(const Tensor& x) {
+  const CallScope scope(*this);
+  return is_watched() ? tarn::relu((*this)(x)) : run(x, {}, true);
+}
+
+Tensor BatchNorm::add_relu(const Tensor& x, const Tensor& residual) {
+  const CallScope scope(*this);
+  return is_watched() ? tarn::relu((*this)(x) + residual) : run(x, residual, true);
+}
+
 std::string BatchNorm::details() const {
   return std::to_string(options_.features);
 }

@@ -28,9 +28,10 @@ class BatchNorm : public Module {
  public:
   using Options = BatchNormOptions;
   Tensor forward(const Tensor& x) override { return run(x, {}, false); }
-  /// relu(bn(x)) and relu(bn(x) + residual) in one pass over memory. Hooks do not see these.
-  Tensor relu(const Tensor& x) { return run(x, {}, true); }
-  Tensor add_relu(const Tensor& x, const Tensor& residual) { return run(x, residual, true); }
+  /// relu(bn(x)) and relu(bn(x) + residual), in one pass over memory unless hooks want to see
+  /// bn(x).
+  Tensor relu(const Tensor& x);
+  Tensor add_relu(const Tensor& x, const Tensor& residual);
   std::string details() const override;
   /// Lets another function than tarn::batch_norm_act do it wherever the batch's own statistics are
   /// used: one that takes them over several ranks. An empty function restores the usual one.

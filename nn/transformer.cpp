@@ -40,11 +40,12 @@ Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) {
 }
 
 Tensor TransformerEncoderLayer::run(const Tensor& x, const AttentionMask& mask) {
-  const CallScope scope(*this);
-  const Tensor y = residual(x, norm1, dropout_, options_.norm_first,
-                            [&](const Tensor& in) { return self_attn.attend(in, mask); });
-  return residual(y, norm2, dropout_, options_.norm_first,
-                  [&](const Tensor& in) { return feed_forward(in); });
+  return hooked(x, [&](const Tensor& start) {
+    const Tensor y = residual(start, norm1, dropout_, options_.norm_first,
+                              [&](const Tensor& in) { return self_attn.attend(in, mask); });
+    return residual(y, norm2, dropout_, options_.norm_first,
+                    [&](const Tensor& in) { return feed_forward(in); });
+  });
 }
 
 TransformerDecoderLayer::TransformerDecoderLayer(Module* parent, std::string name, const Options& o)
@@ -65,14 +66,15 @@ Tensor TransformerDecoderLayer::feed_forward(const Tensor& x) {
 
 Tensor TransformerDecoderLayer::run(const Tensor& x, const Tensor& memory,
                                     const AttentionMask& mask, const AttentionMask& memory_mask) {
-  const CallScope scope(*this);
-  const Tensor y = residual(x, norm1, dropout_, options_.norm_first,
-                            [&](const Tensor& in) { return self_attn.attend(in, mask); });
-  const Tensor z = residual(y, norm2, dropout_, options_.norm_first, [&](const Tensor& in) {
-    return multihead_attn.attend(in, memory, memory, memory_mask);
+  return hooked(x, [&](const Tensor& start) {
+    const Tensor y = residual(start, norm1, dropout_, options_.norm_first,
+                              [&](const Tensor& in) { return self_attn.attend(in, mask); });
+    const Tensor z = residual(y, norm2, dropout_, options_.norm_first, [&](const Tensor& in) {
+      return multihead_attn.attend(in, memory, memory, memory_mask);
+    });
+    return residual(z, norm3, dropout_, options_.norm_first,
+                    [&](const Tensor& in) { return feed_forward(in); });
   });
-  return residual(z, norm3, dropout_, options_.norm_first,
-                  [&](const Tensor& in) { return feed_forward(in); });
 }
 
 TransformerEncoder::TransformerEncoder(Module* parent, std::string name, int64_t count,
@@ -83,10 +85,10 @@ TransformerEncoder::TransformerEncoder(Module* parent, std::string name, int64_t
 }
 
 Tensor TransformerEncoder::run(const Tensor& x, const AttentionMask& mask) {
-  const CallScope scope(*this);
-  Tensor y = x;
-  for (TransformerEncoderLayer* layer : layers) y = layer->run(y, mask);
-  return norm ? (*norm)(y) : y;
+  return hooked(x, [&](Tensor y) {
+    for (TransformerEncoderLayer* layer : layers) y = layer->run(y, mask);
+    return norm ? (*norm)(y) : y;
+  });
 }
 
 TransformerDecoder::TransformerDecoder(Module* parent, std::string name, int64_t count,
@@ -98,10 +100,10 @@ TransformerDecoder::TransformerDecoder(Module* parent, std::string name, int64_t
 
 Tensor TransformerDecoder::run(const Tensor& x, const Tensor& memory, const AttentionMask& mask,
                                const AttentionMask& memory_mask) {
-  const CallScope scope(*this);
-  Tensor y = x;
-  for (TransformerDecoderLayer* layer : layers) y = layer->run(y, memory, mask, memory_mask);
-  return norm ? (*norm)(y) : y;
+  return hooked(x, [&](Tensor y) {
+    for (TransformerDecoderLayer* layer : layers) y = layer->run(y, memory, mask, memory_mask);
+    return norm ? (*norm)(y) : y;
+  });
 }
 
 SwiGLU::SwiGLU(Module* parent, std::string name, const Options& o)

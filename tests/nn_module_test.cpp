@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/anomaly.h"
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/nn/linear.h"
@@ -143,6 +144,48 @@ TEST(ModuleTest, to_keeps_the_tensors_that_others_hold) {
   EXPECT_EQ(net.bn.num_batches_tracked.dtype(), DType::kI64);
   net(ones({4, 2}, {.dtype = DType::kF64})).sum().backward();
   EXPECT_MESSAGE(DTypeError, net.to(DType::kI64), "parameters must be floating; got i64");
+}
+
+// Who keeps something made from a parameter asks by the version whether it is stale.
+TEST(ModuleTest, to_takes_the_version_on) {
+  Net net;
+  const std::function<void()> conversions[] = {
+      [&] { net.to(DType::kF64); }, [&] { net.to(DType::kF32); },
+      [&] { net.scale.detach().fill_(2); }, [&] { net.to(DType::kBF16); },
+      [&] { net.to(available_devices().back()); }};
+  net.to(kCPU);
+  for (const auto& convert : conversions) {
+    const uint32_t before = net.scale.version();
+    const Ref<Storage> storage = net.scale.storage();
+    convert();
+    if (net.scale.storage() == storage && net.scale.device() == kCPU) continue;
+    EXPECT_GT(net.scale.version(), before);
+  }
+}
+
+TEST(ModuleTest, autocast_casts_a_converted_weight_anew) {
+  Linear layer({.in = 1, .out = 1, .bias = false});
+  layer.weight.detach().fill_(1);
+  const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
+  const Tensor x = ones({1, 1});
+  layer.to(DType::kF64);
+  layer.to(DType::kF32);
+  EXPECT_EQ(layer(x).item(), 1);
+  layer.to(DType::kF64);
+  layer.weight.detach().fill_(2);
+  layer.to(DType::kF32);
+  EXPECT_EQ(layer(x).item(), 2);
+}
+
+TEST(ModuleTest, autocast_casts_a_moved_weight_anew) {
+  Linear layer({.in = 2, .out = 2});
+  const AutocastGuard cpu(DeviceType::kCPU, DType::kBF16), cuda(DeviceType::kCUDA, DType::kBF16);
+  std::vector<Device> devices = available_devices();
+  devices.push_back(kCPU);
+  for (const Device device : devices) {
+    layer.to(device);
+    EXPECT_EQ(layer(ones({1, 2}, {.device = device})).device(), device);
+  }
 }
 
 TEST(ModuleTest, modes_reach_the_whole_tree) {

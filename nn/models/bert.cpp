@@ -39,8 +39,7 @@ BertOutput::BertOutput(Module* parent, std::string name, int64_t in, const BertO
       dropout_(this, "dropout", {.p = o.dropout}) {}
 
 Tensor BertOutput::add(const Tensor& x, const Tensor& residual) {
-  const CallScope scope(*this);
-  return norm.add(dropout_(dense(x)), residual).y;
+  return hooked(x, [&](const Tensor& in) { return norm.add(dropout_(dense(in)), residual).y; });
 }
 
 BertAttention::Self::Self(Module* parent, std::string name, const BertOptions& o)
@@ -57,14 +56,15 @@ BertAttention::BertAttention(Module* parent, std::string name, const BertOptions
       dropout_(o.dropout) {}
 
 Tensor BertAttention::run(const Tensor& x, const Tensor& mask) {
-  const CallScope scope(*this);
   const auto heads = [&](const Tensor& y) {
     return y.reshape({y.size(0), y.size(1), heads_, y.size(2) / heads_}).transpose(1, 2);
   };
-  const Tensor y = scaled_dot_product_attention(
-      heads(self.query(x)), heads(self.key(x)), heads(self.value(x)),
-      {.mask = joined_mask({.key_mask = mask}), .dropout = training() ? dropout_ : 0});
-  return output.add(y.transpose(1, 2).reshape(x.sizes()), x);
+  return hooked(x, [&](const Tensor& in) {
+    const Tensor y = scaled_dot_product_attention(
+        heads(self.query(in)), heads(self.key(in)), heads(self.value(in)),
+        {.mask = joined_mask({.key_mask = mask}), .dropout = training() ? dropout_ : 0});
+    return output.add(y.transpose(1, 2).reshape(in.sizes()), in);
+  });
 }
 
 BertLayer::Intermediate::Intermediate(Module* parent, std::string name, const BertOptions& o)
@@ -76,9 +76,10 @@ BertLayer::BertLayer(const Options& o)
       output(this, "output", o.hidden, o) {}
 
 Tensor BertLayer::run(const Tensor& x, const Tensor& mask) {
-  const CallScope scope(*this);
-  const Tensor y = attention.run(x, mask);
-  return output.add(intermediate.dense.gelu(y), y);
+  return hooked(x, [&](const Tensor& in) {
+    const Tensor y = attention.run(in, mask);
+    return output.add(intermediate.dense.gelu(y), y);
+  });
 }
 
 Bert::Embeddings::Embeddings(Module* parent, std::string name, const BertOptions& o)
@@ -107,7 +108,10 @@ Bert::Bert(const Options& o)
 }
 
 Tensor Bert::run(const Tensor& tokens, const Tensor& mask, const Tensor& types) {
-  const CallScope scope(*this);
+  return hooked(tokens, [&](const Tensor& in) { return hidden_states(in, mask, types); });
+}
+
+Tensor Bert::hidden_states(const Tensor& tokens, const Tensor& mask, const Tensor& types) {
   TARN_CHECK_AS(ShapeError, tokens.dim() == 2, "Bert: tokens must be [B, T]; got ",
                 tokens.describe());
   const int64_t time = tokens.size(1);

@@ -125,6 +125,7 @@ class Bert final : public Module {
   std::optional<Pooler> pooler;
 
  private:
+  Tensor hidden_states(const Tensor& tokens, const Tensor& mask, const Tensor& types);
   Options options_;
 };
 

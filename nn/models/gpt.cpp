@@ -75,7 +75,10 @@ Tensor GptAttention::forward(const Tensor& x) {
 }
 
 Tensor GptAttention::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
-  const CallScope scope(*this);
+  return hooked(x, [&](const Tensor& in) { return attend(in, cache, layer); });
+}
+
+Tensor GptAttention::attend(const Tensor& x, KeyValueCache& cache, int64_t layer) {
   const Tensor qkv = c_attn(x);
   const int64_t before = cache.length(), time = x.size(1);
   const KeyValueCache::Pair all =
@@ -112,9 +115,10 @@ Tensor GptBlock::forward(const Tensor& x) {
 }
 
 Tensor GptBlock::forward(const Tensor& x, KeyValueCache& cache, int64_t layer) {
-  const CallScope scope(*this);
-  const AddNormResult y = ln_2.add(x, attn.forward(ln_1(x), cache, layer));
-  return y.sum + mlp(y.y);
+  return hooked(x, [&](const Tensor& in) {
+    const AddNormResult y = ln_2.add(in, attn.forward(ln_1(in), cache, layer));
+    return y.sum + mlp(y.y);
+  });
 }
 
 Gpt::Transformer::Transformer(Module* parent, std::string name, const Options& o)

@@ -45,6 +45,7 @@ class GptAttention final : public Module {
   Linear c_attn, c_proj;
 
  private:
+  Tensor attend(const Tensor& x, KeyValueCache& cache, int64_t layer);
   int64_t heads_;
   double dropout_;
   Dropout resid_dropout_;
@@ -98,7 +99,7 @@ class Gpt final : public Module {
   /// A cache of this model's size.
   KeyValueCache make_cache() const { return KeyValueCache(options_.layers, options_.block); }
   /// Logits [B, vocab] after the last of tokens [B, T], which follow what the cache holds.
-  /// Unrecorded.
+  /// Unrecorded. Hooks of the blocks and of what is in them run, those of the model itself do not.
   Tensor next_logits(const Tensor& tokens, KeyValueCache& cache);
   /// tokens [B, T] and `count` more, each drawn as options say: [B, T + count]. In evaluation mode,
   /// unrecorded. Beyond the block the text so far is cut to its last half block and read again.
