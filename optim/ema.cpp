@@ -8,12 +8,17 @@
 #include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
-#include "tarn/core/views.h"
+#include "tarn/optim/gradients.h"
 
 namespace tarn::optim {
 namespace {
 
 constexpr const char* kUpdates = "ema_updates";
+
+/// Halves would lose most updates.
+DType average_dtype(const Tensor& value) {
+  return is_half(value.dtype()) ? DType::kF32 : value.dtype();
+}
 
 /// Can the kernel walk both in memory order?
 bool is_direct(const Tensor& value, const Tensor& average) {
@@ -30,47 +35,64 @@ Ema::Ema(const std::vector<std::pair<std::string, Tensor>>& tensors, Options opt
   TARN_CHECK_AS(ValueError, options.decay >= 0 && options.decay <= 1,
                 "Ema: decay must be in [0, 1]; got ", options.decay);
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
-  for (const auto& [name, tensor] : tensors) {
-    TARN_CHECK_AS(ValueError, tensor.defined(), "Ema: tensor '", name, "' is undefined");
-    const Tensor value = raw::alias(tensor);
-    const DType dtype = is_half(value.dtype()) ? DType::kF32 : value.dtype();
-    const Tensor average = empty_like(value, dtype);
+  for (const auto& [name, value] : tensors) {
+    TARN_CHECK_AS(ValueError, value.defined(), "Ema: tensor '", name, "' is undefined");
+    const Tensor average = empty_like(value, average_dtype(value));
     raw::copy_(average, value);
-    entries_.push_back({name, value, average});
+    entries_.push_back({name, value, average, {}});
+  }
+}
+
+/// Takes the average to where its tensor is now.
+void Ema::follow(Entry& entry) {
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  const DType dtype = average_dtype(entry.value);
+  for (Tensor* x : {&entry.average, &entry.exact}) {
+    if (!x->defined() || (x->dtype() == dtype && x->device() == entry.value.device())) continue;
+    const Tensor moved = empty_like(entry.value, dtype);
+    raw::copy_(moved, *x);
+    *x = moved;
   }
 }
 
 void Ema::update() {
   const OpScope scope("ema");
-  const auto t = static_cast<double>(++updates_);
+  const auto t = static_cast<double>(updates_ + 1);
   const double decay =
       options_.warmup ? std::min(options_.decay, (1 + t) / (10 + t)) : options_.decay;
-  averages_.clear();
-  values_.clear();
-  for (const Entry& e : entries_) {
-    if (!is_floating(e.value.dtype())) {
-      raw::copy_(e.average, e.value);
-      continue;
-    }
-    averages_.push_back(e.average);
-    if (is_direct(e.value, e.average)) {
-      values_.push_back(e.value);
-    } else {
-      values_.push_back(empty_like(e.average));
-      raw::copy_(values_.back(), e.value);
-    }
-    e.average.bump_version();
+  std::vector<Tensor> averages, values;  // of one dtype and layout per pair: what the kernel takes
+  for (Entry& e : entries_) {
+    follow(e);
+    if (!is_floating(e.value.dtype())) continue;
+    averages.push_back(e.average);
+    values.push_back(is_direct(e.value, e.average) ? e.value : empty_like(e.average));
+    if (!values.back().is_same(e.value)) raw::copy_(values.back(), e.value);
   }
-  if (averages_.empty()) return;
-  TARN_KERNEL(optim, lerp, averages_[0].device(), averages_, values_, 1 - decay);
-  values_.clear();
+  detail::by_device(averages,
+                    [&](const std::vector<Tensor>& here, const std::vector<size_t>& places) {
+                      std::vector<Tensor> theirs;
+                      for (size_t i : places) theirs.push_back(values[i]);
+                      TARN_KERNEL(optim, lerp, here[0].device(), here, theirs, 1 - decay);
+                    });
+  for (const Tensor& a : averages) a.bump_version();
+  for (const Entry& e : entries_) {
+    if (!is_floating(e.value.dtype())) raw::copy_(e.average, e.value);
+  }
+  ++updates_;
 }
 
 void Ema::swap() {
-  for (const Entry& e : entries_) {
-    const Tensor kept = raw::clone(e.value);
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  for (Entry& e : entries_) {
+    follow(e);
+    const Tensor value = raw::clone(e.value), exact = e.exact;
+    e.exact = is_half(value.dtype()) && !exact.defined() ? raw::clone(e.average) : Tensor();
     raw::copy_(e.value, e.average);
-    raw::copy_(e.average, kept);
+    raw::copy_(e.average, value);
+    if (!exact.defined()) continue;
+    // Where the model still holds the average's rounding, nobody wrote to it meanwhile.
+    const Tensor same = raw::eq(raw::to(exact, value.dtype()), value);
+    raw::copy_(e.average, raw::where(same, exact, e.average));
   }
 }
 
@@ -87,7 +109,10 @@ void Ema::load_state_dict(const TensorDict& dict) {
     TARN_CHECK_AS(ValueError, t && t->sizes() == e.average.sizes(), "Ema: the state must have '",
                   e.name, "'=", e.average.describe(), "; got ", t ? t->describe() : "none");
   }
-  updates_ = dict.at(kUpdates).item<int64_t>();
+  const Tensor* updates = dict.find(kUpdates);
+  TARN_CHECK_AS(ValueError, updates && updates->numel() == 1, "Ema: the state must have '",
+                kUpdates, "', one number; got ", updates ? updates->describe() : "none");
+  updates_ = updates->item<int64_t>();
   for (const Entry& e : entries_) raw::copy_(e.average, dict.at(e.name));
 }
 

@@ -12,6 +12,8 @@ namespace tarn::optim {
 
 /// average += (1 - decay) (value - average) after every step; floating tensors are averaged,
 /// buffers like running statistics too, the others (counters) copied. Halves are averaged in f32.
+/// The averages follow tensors that Module::to converts or moves; tensors may be on several
+/// devices.
 class Ema {
  public:
   struct Options {
@@ -19,7 +21,9 @@ class Ema {
     /// Early on min(decay, (1 + t) / (10 + t)), so that the first values fade faster.
     bool warmup = false;
   };
-  /// tensors: parameters and buffers by name; the averages start as their values.
+  /// tensors: parameters and buffers by name; the averages start as their values. To follow a
+  /// module they must be its own (named_parameters, named_buffers): those of state_dict() share its
+  /// memory only until Module::to.
   explicit Ema(const std::vector<std::pair<std::string, Tensor>>& tensors)
       : Ema(tensors, Options()) {}
   Ema(const std::vector<std::pair<std::string, Tensor>>& tensors, Options options);
@@ -27,7 +31,8 @@ class Ema {
   /// Call after optimizer.step(), and not for skipped steps.
   void update();
   int64_t updates() const { return updates_; }
-  /// Exchanges the values of model and averages: once before evaluating, once after.
+  /// Exchanges the values of model and averages: once before evaluating, once after. Averages of
+  /// halves come back bit for bit, though the model holds them rounded.
   void swap();
   /// The averages by the model's names. "ema_updates" is there too.
   TensorDict state_dict() const;
@@ -38,11 +43,13 @@ class Ema {
   struct Entry {
     std::string name;
     Tensor value, average;
+    Tensor exact;  // the average of a half while the model holds it, rounded
   };
+  static void follow(Entry& entry);
+
   std::vector<Entry> entries_;
   Options options_;
   int64_t updates_ = 0;
-  std::vector<Tensor> averages_, values_;  // of one dtype pair each: what the kernel takes
 };
 
 }  // namespace tarn::optim

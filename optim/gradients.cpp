@@ -10,21 +10,7 @@
 
 namespace tarn::optim::detail {
 
-Gradients::Gradients(const char* op, const std::vector<Tensor>& params) {
-  for (size_t i = 0; i < params.size(); ++i) {
-    raw::check_defined(op, "each of the parameters", params[i]);
-    Tensor g = params[i].grad();
-    if (!g.defined()) continue;
-    if (!g.is_contiguous() && !g.is_contiguous(MemoryFormat::kChannelsLast)) {
-      g = raw::contiguous(g);
-      Tensor(params[i]).set_grad(g);  // so that scaling reaches it
-    }
-    list.push_back(g);
-    owners.push_back(i);
-  }
-}
-
-void Gradients::by_device(const OfDevice& f) const {
+void by_device(const std::vector<Tensor>& list, const OfDevice& f) {
   std::vector<bool> done(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     if (done[i]) continue;
@@ -37,6 +23,20 @@ void Gradients::by_device(const OfDevice& f) const {
       done[k] = true;
     }
     f(tensors, places);
+  }
+}
+
+Gradients::Gradients(const char* op, const std::vector<Tensor>& params) {
+  for (size_t i = 0; i < params.size(); ++i) {
+    raw::check_defined(op, "each of the parameters", params[i]);
+    Tensor g = params[i].grad();
+    if (!g.defined()) continue;
+    if (!g.is_contiguous() && !g.is_contiguous(MemoryFormat::kChannelsLast)) {
+      g = raw::contiguous(g);
+      Tensor(params[i]).set_grad(g);  // so that scaling reaches it
+    }
+    list.push_back(g);
+    owners.push_back(i);
   }
 }
 

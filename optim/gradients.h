@@ -8,6 +8,12 @@
 
 namespace tarn::optim::detail {
 
+/// Calls f for each device with its tensors and their places in `list`: kernels take those of one
+/// device.
+using OfDevice =
+    std::function<void(const std::vector<Tensor>& tensors, const std::vector<size_t>& places)>;
+void by_device(const std::vector<Tensor>& list, const OfDevice& f);
+
 /// The gradients there are, dense, and whose they are. They may be on several devices.
 struct Gradients {
   std::vector<Tensor> list;
@@ -15,11 +21,7 @@ struct Gradients {
 
   /// A gradient that is not dense is replaced by a dense one.
   Gradients(const char* op, const std::vector<Tensor>& params);
-  /// Calls f for each device with its gradients and their places in `list`: kernels take those of
-  /// one device.
-  using OfDevice =
-      std::function<void(const std::vector<Tensor>& tensors, const std::vector<size_t>& places)>;
-  void by_device(const OfDevice& f) const;
+  void by_device(const OfDevice& f) const { detail::by_device(list, f); }
   /// The p-norm of each, p in {1, 2, infinity}: one pass over all of a device.
   std::vector<double> norms(double p) const;
   /// Multiplies all of them.

@@ -113,25 +113,55 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::step(double grad_scale) {
-  if (refresh_active() || rebuild_ || !batches_fit()) rebuild_batches();
-  for (Batch& batch : batches_) {
-    update_masters(batch);
-    collect_gradients(batch);
-    ++batch.step;
-    update(batch, grad_scale);
-    batch.grads.clear();  // keeps the room, not the gradients
-    for (size_t k = 0; k < batch.members.size(); ++k) {
-      const size_t i = batch.members[k];
-      states_[i].step = batch.step;
-      if (states_[i].master.defined()) {
-        raw::copy_(param(i), states_[i].master);
-        states_[i].written = param(i).version();
-      } else {
-        param(i).bump_version();
-      }
+  const bool rebuild = refresh_active() || rebuild_ || !batches_fit();
+  rebuild_ = true;  // unless this step comes to its end
+  try {
+    if (rebuild) rebuild_batches();
+    for (Batch& batch : batches_) collect_gradients(batch);
+    for (const Batch& batch : batches_) update_masters(batch);
+    bool fresh = false;
+    for (Batch& batch : batches_) {
+      ++batch.step;
+      update(batch, grad_scale);
+      batch.grads.clear();  // keeps the room, not the gradients
+      finish(batch);
+      fresh |= batch.fresh;
     }
-    // Next time it may join the batch of those that started earlier.
-    rebuild_ = rebuild_ || batch.fresh;
+    rebuild_ = fresh;  // next time they may join the batch of those that started earlier
+  } catch (...) {
+    drop_unfinished();
+    throw;
+  }
+}
+
+/// Counts the step of a batch and rounds its masters to the parameters.
+void Optimizer::finish(const Batch& batch) {
+  for (size_t i : batch.members) {
+    states_[i].step = batch.step;
+    states_[i].made = 0;
+  }
+  for (size_t i : batch.members) {
+    ParamState& state = states_[i];
+    if (state.master.defined()) {
+      raw::copy_(param(i), state.master);
+      state.written = param(i).version();
+      state.written_to = param(i).storage();
+    } else {
+      param(i).bump_version();
+    }
+  }
+}
+
+/// After a step that threw: state that it made and did not use is not there, so that a momentum
+/// buffer, say, still begins with the first gradient.
+void Optimizer::drop_unfinished() {
+  batches_.clear();
+  for (ParamState& state : states_) {
+    for (int s = 0; s < kMaxSlots; ++s) {
+      if (state.made & (1u << s)) state.slots[s] = {};
+    }
+    if (state.made & (1u << kMaxSlots)) state.master = {};
+    state.made = 0;
   }
 }
 
@@ -166,8 +196,7 @@ bool Optimizer::batches_fit() const {
   return true;
 }
 
-/// True if the state was made now.
-bool Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& state) {
+void Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& state) {
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   const DType dtype = is_half(param.dtype()) ? DType::kF32 : param.dtype();
   const auto like = [&] {
@@ -184,21 +213,20 @@ bool Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& stat
   for (Tensor& slot : state.slots) follow(slot);
   if (is_half(param.dtype()) && !state.master.defined()) {
     state.master = like();
+    state.made |= 1u << kMaxSlots;
     raw::copy_(state.master, param);
     state.written = param.version();
+    state.written_to = param.storage();
   }
-  bool made = false;
   for (int s = 0; s < kMaxSlots; ++s) {
     if (!uses_slot(group, s) || state.slots[s].defined()) continue;
     state.slots[s] = like();
+    state.made |= 1u << s;
     raw::fill_(state.slots[s], 0);
-    made = true;
   }
-  return made;
 }
 
 void Optimizer::rebuild_batches() {
-  rebuild_ = false;
   batches_.clear();
   for (size_t g = 0; g < groups_.size(); ++g) {
     const size_t first_batch = batches_.size();
@@ -206,7 +234,8 @@ void Optimizer::rebuild_batches() {
       const size_t i = groups_[g].first + k;
       if (!active_[i]) continue;
       ParamState& state = states_[i];
-      const bool fresh = ensure_state(g, param(i), state);
+      ensure_state(g, param(i), state);
+      const bool fresh = state.is_fresh();
       const Tensor& target = state.master.defined() ? state.master : param(i);
       const auto fits = [&](const Batch& b) {
         return b.fresh == fresh && (!counts_steps_ || b.step == state.step) &&
@@ -235,7 +264,10 @@ void Optimizer::rebuild_batches() {
 void Optimizer::update_masters(const Batch& batch) {
   for (size_t i : batch.members) {
     ParamState& state = states_[i];
-    if (!state.master.defined() || state.written == param(i).version()) continue;
+    if (!state.master.defined() ||
+        (state.written == param(i).version() && state.written_to == param(i).storage())) {
+      continue;
+    }
     const Tensor same = raw::eq(raw::to(state.master, param(i).dtype()), param(i));
     raw::copy_(state.master,
                raw::where(same, state.master, raw::to(param(i), state.master.dtype())));

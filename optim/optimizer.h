@@ -40,7 +40,9 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update from the gradients, each multiplied by grad_scale first.
+  /// One update from the gradients, each multiplied by grad_scale first. What can fail (memory for
+  /// state, a gradient that does not fit) comes first: a step that throws there has changed nothing
+  /// and may be made again.
   void step(double grad_scale = 1);
   /// Drops all gradients: absent, so that the next backward starts anew.
   void zero_grad();
@@ -96,7 +98,10 @@ class Optimizer {
     int64_t step = 0;
     Tensor slots[kMaxSlots];
     Tensor master;                    // f32 copy of a half-precision parameter
-    uint32_t written = ~uint32_t{0};  // the parameter's version at the last rounding
+    uint32_t written = ~uint32_t{0};  // the parameter's version at the last rounding,
+    Ref<Storage> written_to;          // and its memory, held so that its address stays its own
+    unsigned made = 0;  // by the step that runs: bit s is slot s, bit kMaxSlots the master
+    bool is_fresh() const { return (made & ((1u << kMaxSlots) - 1)) != 0; }
   };
   struct Group {
     std::vector<Tensor> params;
@@ -109,9 +114,11 @@ class Optimizer {
   /// converted.
   bool batches_fit() const;
   void rebuild_batches();
-  bool ensure_state(size_t group, const Tensor& param, ParamState& state);
+  void ensure_state(size_t group, const Tensor& param, ParamState& state);
   void update_masters(const Batch& batch);
   void collect_gradients(Batch& batch);
+  void finish(const Batch& batch);
+  void drop_unfinished();
   const Tensor& param(size_t index) const { return *all_[index]; }
 
   std::vector<Group> groups_;

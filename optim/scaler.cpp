@@ -182,9 +182,16 @@ void GradScaler::load_state_dict(const TensorDict& dict) {
   read("backoff_factor", loaded.options_.backoff_factor);
   read("growth_interval", loaded.options_.growth_interval);
   read("_growth_tracker", loaded.growth_tracker_);
-  read("hysteresis", loaded.options_.hysteresis);
-  read("_hysteresis_tracker", loaded.hysteresis_tracker_);
-  read("min_scale", loaded.options_.min_scale);
+  const auto here = [&](const char* name) { return dict.contains(name); };
+  if (here("hysteresis") || here("_hysteresis_tracker") || here("min_scale")) {
+    read("hysteresis", loaded.options_.hysteresis);
+    read("_hysteresis_tracker", loaded.hysteresis_tracker_);
+    read("min_scale", loaded.options_.min_scale);
+  } else {
+    const GradScalerOptions defaults;
+    loaded.options_.hysteresis = loaded.hysteresis_tracker_ = defaults.hysteresis;
+    loaded.options_.min_scale = defaults.min_scale;
+  }
   TARN_CHECK_AS(ValueError, missing.empty(), "GradScaler: the state lacks ", missing);
   check_scale("GradScaler", loaded.scale_);
   loaded.states_.clear();

@@ -75,7 +75,8 @@ class GradScaler {
   /// PyTorch's names: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker; and
   /// hysteresis, _hysteresis_tracker, min_scale. Empty when not enabled.
   TensorDict state_dict() const;
-  /// Throws ValueError that names what is missing; then nothing was changed.
+  /// Throws ValueError that names what is missing; then nothing was changed. PyTorch's own state
+  /// lacks the last three: all of them may be missing, and then are GradScalerOptions' defaults.
   void load_state_dict(const TensorDict& dict);
 
  private:

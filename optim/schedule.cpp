@@ -51,8 +51,8 @@ Schedule constant_lr(double factor, int64_t total) {
 Schedule linear_lr(double start, double end, int64_t total) {
   check_positive("linear_lr", "total", total);
   return scaled([=](int64_t t) {
-    return start +
-           (end - start) * static_cast<double>(std::min(t, total)) / static_cast<double>(total);
+    if (t >= total) return end;  // the sum below may round to the other side of it
+    return start + (end - start) * static_cast<double>(t) / static_cast<double>(total);
   });
 }
 

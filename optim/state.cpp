@@ -136,6 +136,7 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
                 "parameters; got",
                 problems);
 
+  rebuild_ = true;
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   for (size_t i = 0; i < states_.size(); ++i) {
     ParamState state;
@@ -158,7 +159,6 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
     visit_options(g, reader);
     reader.number("initial_lr", groups_[g].initial_lr);
   }
-  rebuild_ = true;
 }
 
 }  // namespace tarn::optim

@@ -53,5 +53,41 @@ TEST(OptimizerConvertTest, one_of_several_parameters_may_be_converted) {
   }
 }
 
+// Each conversion brings new memory, whose writes are counted anew: what was loaded into it must
+// not look like what was there before.
+TEST(OptimizerConvertTest, weights_loaded_after_a_conversion_go_to_their_master) {
+  for (const bool back : {false, true}) {
+    nn::Linear net({.in = 1, .out = 1, .bias = false});
+    net.weight.detach().fill_(1);
+    net.to(DType::kBF16);
+    SGD sgd(net.parameters(), {.lr = 1});
+    const auto step = [&] {
+      net.weight.set_grad(ones({1, 1}, {.dtype = net.weight.dtype()}));
+      sgd.step();
+    };
+    step();
+    EXPECT_EQ(net.weight.item(), 0);
+    net.to(DType::kF32);
+    if (back) net.to(DType::kBF16);
+    net.load_state_dict({{"weight", full({1, 1}, 100.0)}});
+    step();
+    EXPECT_EQ(net.weight.item(), 99);
+  }
+}
+
+TEST(OptimizerConvertTest, a_master_keeps_its_bits_through_a_conversion_and_back) {
+  nn::Linear net({.in = 1, .out = 1, .bias = false});
+  net.weight.detach().fill_(1);
+  net.to(DType::kBF16);
+  SGD sgd(net.parameters(), {.lr = 1.0 / 1024});
+  for (int step = 0; step < 2; ++step) {
+    net.to(DType::kF32);
+    net.to(DType::kBF16);
+    net.weight.set_grad(ones({1, 1}, {.dtype = DType::kBF16}));
+    sgd.step();
+  }
+  EXPECT_EQ(sgd.state_dict()["state.0.master_param"].item(), 1 - 2.0 / 1024);
+}
+
 }  // namespace
 }  // namespace tarn::optim

@@ -309,6 +309,30 @@ TEST(GradScaler, state_goes_on_where_it_was_saved) {
   EXPECT_THROWS_WITH(second.load_state_dict({}), ValueError, "GradScaler: the state lacks scale,");
 }
 
+TEST(GradScaler, takes_pytorchs_own_state) {
+  TensorDict state;
+  const auto add = [&](const char* name, double value) { state.add(name, scalar_tensor(value)); };
+  add("scale", 1024);
+  add("growth_factor", 4);
+  add("backoff_factor", .25);
+  add("growth_interval", 3);
+  add("_growth_tracker", 2);
+  GradScaler scaler({.hysteresis = 2, .min_scale = 512});
+  scaler.load_state_dict(state);
+  EXPECT_EQ(scaler.get_scale(), 1024);
+  EXPECT_EQ(scaler.growth_tracker(), 2);
+  EXPECT_EQ(scaler.state_dict()["hysteresis"].item(), 1);
+  EXPECT_EQ(scaler.state_dict()["_hysteresis_tracker"].item(), 1);
+  EXPECT_EQ(scaler.state_dict()["min_scale"].item(), 0);
+  Problem p;
+  p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), 256);
+  add("hysteresis", 2);
+  EXPECT_THROWS_WITH(scaler.load_state_dict(state), ValueError,
+                     "GradScaler: the state lacks _hysteresis_tracker, min_scale");
+  EXPECT_EQ(scaler.get_scale(), 256);
+}
+
 TEST(GradScaler, the_scale_can_be_set) {
   GradScaler scaler;
   scaler.update(128);
