@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "tarn/dist/bell.h"
 #include "tarn/dist/error.h"
 
 namespace tarn::dist {
@@ -18,11 +19,17 @@ namespace tarn::dist {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  /// Throws TimeoutError at the deadline and PeerError if the other side is gone; both texts start
-  /// with the other rank. The channel is of no use afterwards.
+  /// Throws TimeoutError at the deadline ("rank 1 did not answer"; within() adds the limit) and
+  /// PeerError if the other side is gone; both texts start with the other rank. The channel is of
+  /// no use afterwards.
   virtual void wait(Clock::time_point deadline) = 0;
+  /// Of a receive, where the channel has a bell: its message is there, wait() only copies it.
+  virtual bool ready() { return false; }
 };
 using TransferPtr = std::unique_ptr<Transfer>;
+
+/// The bit of slots whose messages ring the receiver's bell.
+inline constexpr uint64_t kRings = uint64_t{1} << 63;
 
 /// Messages between two ranks are matched by slot, and within a slot in order. A message may be
 /// shorter than what the receiver offers, never longer. Thread safety: any thread may call any
@@ -33,6 +40,9 @@ class Channel {
   virtual ~Channel() = default;
   virtual TransferPtr send(int to, uint64_t slot, const void* data, size_t bytes) = 0;
   virtual TransferPtr receive(int from, uint64_t slot, void* data, size_t capacity) = 0;
+  /// This rank's, where a message is received only by a thread that waits for it; null: messages go
+  /// on by themselves (Gloo has a thread that receives).
+  virtual Bell* bell() { return nullptr; }
   /// Ends all that is under way, here and at the other ranks, which learn the reason.
   virtual void close(const std::string& reason) noexcept = 0;
 };

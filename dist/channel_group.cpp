@@ -50,7 +50,8 @@ class ChannelGroup::Job final : public Work {
       link.guard(name_, [&] {
         try {
           if (collective_.lost) return link.lose();
-          collectives.run(collective_, sequence_, Clock::now() + link.next_timeout());
+          const Millis limit = link.next_timeout();
+          within(limit, [&] { collectives.run(collective_, sequence_, Clock::now() + limit); });
         } catch (...) {
           link.recorder().changed(sequence_,
                                   FlightRecorder::State::kFailed);  // before it is written

@@ -20,6 +20,16 @@
 
 namespace tarn::dist {
 
+/// Runs `body`, whose waits on a channel end at `limit`: their TimeoutError says so.
+template <class F>
+void within(Millis limit, F body) {
+  try {
+    body();
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(std::string(error.what()) + " within " + duration_text(limit));
+  }
+}
+
 /// What a group and its Works share: the channel, and why it is dead, if it is.
 class Link {
  public:

@@ -75,7 +75,9 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 void DistributedDataParallel::before_forward() {
-  if (!module_.training() || !reducer_.sync() || is_recomputing()) return;
+  if (!module_.training() || is_recomputing()) return;
+  if (join_) join_->count_forward();
+  if (!reducer_.sync()) return;
   const bool due = options_.check_every > 0 && ++steps_ % options_.check_every == 0;
   if (join_ && (due || shares_buffers())) join_->before_forward();
   if (shares_buffers()) broadcast_values(group_, buffers_, join_ ? join_->root() : 0);

@@ -25,16 +25,16 @@ class Reader {
       : lookup_(lookup), because_(std::move(because)) {}
 
   std::string text(const char* name) const {
-    const auto value = lookup_(name);
-    TARN_CHECK_AS(ValueError, value && !value->empty(), "environment: ", name, " is not set, but ",
-                  because_, " is; set all of them or none");
+    const auto value = value_of(name);
+    TARN_CHECK_AS(ValueError, value, "environment: ", name, " is not set, but ", because_,
+                  " is; set all of them or none");
     return *value;
   }
 
   int number(const char* name, int low = 0) const { return parse(name, text(name), low); }
 
   int number_or(const char* name, int fallback, int low = 0) const {
-    const auto value = lookup_(name);
+    const auto value = value_of(name);
     return value ? parse(name, *value, low) : fallback;
   }
 
@@ -49,6 +49,13 @@ class Reader {
   }
 
  private:
+  std::optional<std::string> value_of(const char* name) const {
+    auto value = lookup_(name);
+    TARN_CHECK_AS(ValueError, !value || !value->empty(), "environment: ", name,
+                  " is empty; give it a value, or unset it");
+    return value;
+  }
+
   const Lookup& lookup_;
   std::string because_;
 };

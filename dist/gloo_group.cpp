@@ -233,14 +233,12 @@ class GlooChannel final : public Channel {
 };
 
 void GlooTransfer::wait(Clock::time_point deadline) {
-  const auto start = Clock::now();
   try {
     const Millis limit = std::max(Millis(1), time_left(deadline));
     const bool done = sends_ ? buffer_->waitSend(limit) : buffer_->waitRecv(limit);
     if (done) return;
   } catch (const gloo::Exception&) {
-    TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, "rank ", peer_, " did not answer within ",
-                  duration_text(std::chrono::round<Millis>(Clock::now() - start)));
+    TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, "rank ", peer_, " did not answer");
   }
   channel_.lost(peer_);
 }

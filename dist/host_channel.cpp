@@ -50,15 +50,14 @@ struct Desk {
 
   bool dead(int peer) const { return peers[static_cast<size_t>(peer)].process.ended(); }
   // Throws if the wait for `peer` has no point any more.
-  void check(int peer, Clock::time_point start, Clock::time_point deadline) const {
+  void check(int peer, Clock::time_point deadline) const {
     const std::string who = "rank " + std::to_string(peer);
     const Farewell& own = segment->farewell(rank);
     if (own.closed.load()) throw PeerError(peer, std::string("ended here: ") + own.reason);
     const Farewell& theirs = segment->farewell(peer);
     if (theirs.closed.load()) throw PeerError(peer, who + " is gone: " + theirs.reason);
     if (dead(peer)) throw PeerError(peer, who + " is gone: it ended or was killed");
-    TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, who, " did not answer within ",
-                  duration_text(std::chrono::round<Millis>(Clock::now() - start)));
+    TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, who, " did not answer");
   }
 
   std::unique_ptr<Segment> segment;
@@ -85,6 +84,7 @@ class HostSend final : public Transfer {
     l.state.store(kWaiting);
     pair_.posted.store(index_ + 1);
     futex_wake(pair_.posted);
+    if (slot & kRings) desk_->segment->bell(to_).message_came();
   }
 
   ~HostSend() override {
@@ -97,11 +97,10 @@ class HostSend final : public Transfer {
   }
 
   void wait(Clock::time_point deadline) override {
-    const auto start = Clock::now();
     for (;;) {
       const uint32_t seen = pair_.taken.load();
       if (done()) return;
-      desk_->check(to_, start, deadline);
+      desk_->check(to_, deadline);
       futex_wait(pair_.taken, seen, kLook);
     }
   }
@@ -139,29 +138,39 @@ class HostReceive final : public Transfer {
   }
 
   void wait(Clock::time_point deadline) override {
-    const auto start = Clock::now();
     for (;;) {
       const uint32_t seen = pair_.posted.load();
       if (Letter* letter = choose()) return take(*letter);
-      desk_->check(from_, start, deadline);
+      desk_->check(from_, deadline);
       futex_wait(pair_.posted, seen, kLook);
     }
   }
 
+  bool ready() override {
+    const std::lock_guard lock(desk_->mutex);
+    return find();
+  }
+
  private:
-  // My letter, marked as being copied: the n-th of the slot if n receives were called before this.
+  // My letter, marked as being copied.
   Letter* choose() {
     const std::lock_guard lock(desk_->mutex);
+    Letter* mine = find();
+    uint32_t state = kWaiting;
+    // Else it has been withdrawn meanwhile.
+    if (!mine || !mine->state.compare_exchange_strong(state, kCopying)) return nullptr;
+    forget();
+    return mine;
+  }
+
+  // The n-th of the slot if n receives were called before this. REQUIRES: the mutex is held.
+  Letter* find() const {
     const auto& tickets = desk_->waiting[{from_, slot_}];
     auto before = std::find(tickets.begin(), tickets.end(), ticket_) - tickets.begin();
     const uint32_t end = pair_.posted.load();
     for (uint32_t i = pair_.tail.load(); i != end; ++i) {
       Letter& l = pair_.letters[i % kLetters];
-      if (l.state.load() != kWaiting || l.slot != slot_ || before-- > 0) continue;
-      uint32_t state = kWaiting;
-      if (!l.state.compare_exchange_strong(state, kCopying)) return nullptr;  // withdrawn
-      forget();
-      return &l;
+      if (l.state.load() == kWaiting && l.slot == slot_ && before-- == 0) return &l;
     }
     return nullptr;
   }
@@ -219,6 +228,7 @@ class HostChannel final : public Channel {
   TransferPtr receive(int from, uint64_t slot, void* data, size_t capacity) override {
     return std::make_unique<HostReceive>(desk_, from, slot, data, capacity);
   }
+  Bell* bell() override { return &desk_->segment->bell(desk_->rank); }
   void close(const std::string& reason) noexcept override {
     const std::lock_guard lock(closing_);
     Farewell& own = desk_->segment->farewell(desk_->rank);

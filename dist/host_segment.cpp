@@ -2,21 +2,17 @@
 #include "tarn/dist/host_segment.h"
 
 #include <cerrno>
-#include <climits>
 #include <cstring>
-#include <ctime>
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace tarn::dist {
 
 Segment::Segment(const std::string& path, int size, bool create) : path_(path), size_(size) {
   const size_t n = static_cast<size_t>(size);
-  bytes_ = n * sizeof(Farewell) + n * n * sizeof(Pair);
+  bytes_ = n * sizeof(Farewell) + n * sizeof(Bell) + n * n * sizeof(Pair);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
   TARN_CHECK_AS(DistError, fd >= 0, "host channel: cannot open ", path, ": ", std::strerror(errno));
   const bool sized = !create || ::ftruncate(fd, static_cast<off_t>(bytes_)) == 0;
@@ -27,7 +23,8 @@ Segment::Segment(const std::string& path, int size, bool create) : path_(path), 
   TARN_CHECK_AS(DistError, base_ != MAP_FAILED, "host channel: cannot map ", path, ": ",
                 std::strerror(error));
   farewells_ = static_cast<Farewell*>(base_);
-  pairs_ = reinterpret_cast<Pair*>(farewells_ + n);
+  bells_ = reinterpret_cast<Bell*>(farewells_ + n);
+  pairs_ = reinterpret_cast<Pair*>(bells_ + n);
 }
 
 Segment::~Segment() {
@@ -36,16 +33,6 @@ Segment::~Segment() {
 
 void Segment::unlink() {
   ::unlink(path_.c_str());
-}
-
-void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Millis limit) {
-  const timespec time{static_cast<time_t>(limit.count() / 1000),
-                      static_cast<long>(limit.count() % 1000 * 1000000)};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
-}
-
-void futex_wake(std::atomic<uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace tarn::dist

@@ -1,4 +1,4 @@
-// host_segment.h - the memory that the ranks of one host share: letters and futexes.
+// host_segment.h - the memory that the ranks of one host share: letters, futexes and bells.
 //
 // Invariants: a pair's letters are written by its sender alone; the receiver changes their state.
 // `posted` counts letters ever written, `tail` those that are done with, so letters [tail, posted)
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tarn/dist/bell.h"
 #include "tarn/dist/error.h"
 
 namespace tarn::dist {
@@ -48,6 +49,7 @@ class Segment {
 
   Pair& pair(int from, int to) const { return pairs_[from * size_ + to]; }
   Farewell& farewell(int rank) const { return farewells_[rank]; }
+  Bell& bell(int rank) const { return bells_[rank]; }
   /// Takes the name away: the memory goes with its last user.
   void unlink();
 
@@ -57,11 +59,8 @@ class Segment {
   size_t bytes_;
   void* base_;
   Farewell* farewells_;
+  Bell* bells_;
   Pair* pairs_;
 };
-
-/// Sleeps until woken or the limit, unless the value has changed already.
-void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Millis limit);
-void futex_wake(std::atomic<uint32_t>& word);
 
 }  // namespace tarn::dist

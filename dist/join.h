@@ -37,28 +37,34 @@ class Join {
   Join& operator=(const Join&) = delete;
 
   /// Returns when all ranks have finished. Parameters and buffers are then, on every rank, those of
-  /// a rank that went on to the end; gradients of a rank that finished early are dropped, and its
-  /// optimizer has seen fewer steps.
+  /// the rank that made the most forwards in training, under no_sync() as well: it went on to the
+  /// end. Gradients of a rank that finished early are dropped, and its optimizer has seen fewer
+  /// steps.
   void finish();
 
  private:
   friend class DistributedDataParallel;
   enum Event : int64_t { kFinished, kForward, kBackward };
 
+  void count_forward() { ++forwards_; }
   void before_forward() { exchange(kForward); }
   /// The rank whose buffers count.
-  int root() const { return root_; }
+  int root() const { return going_[0]; }
   /// What averages are multiplied by.
   double before_backward();
   /// Nobody has finished.
-  bool complete() const { return active_ == ddp_.group_.size(); }
+  bool complete() const { return static_cast<int>(going_.size()) == ddp_.group_.size(); }
   /// Tells all ranks, and what they tell; returns the event of those that have not finished.
   Event exchange(Event mine);
+  /// A number of each rank.
+  std::vector<int64_t> gather(int64_t mine);
+  int last_rank();
   void detach();
 
   DistributedDataParallel& ddp_;
   JoinOptions options_;
-  int active_, root_ = 0;  // ranks that go on, and the first of them
+  std::vector<int> going_;  // ranks that had batches at the last exchange, in order
+  int64_t forwards_ = 0;
 };
 
 }  // namespace tarn::dist

@@ -27,27 +27,26 @@ struct Letter {
 struct Hub {
   using Place = std::tuple<int, int, uint64_t>;  // from, to, slot
 
-  explicit Hub(int size) : closed(static_cast<size_t>(size)) {}
+  explicit Hub(int size) : closed(static_cast<size_t>(size)), bells(static_cast<size_t>(size)) {}
   std::mutex mutex;
   std::condition_variable changed;
   std::map<Place, std::deque<std::shared_ptr<Letter>>> letters;
   std::map<Place, uint64_t> receivers, served;  // receivers are served in the order they came
   std::vector<std::string> closed;              // why a rank is gone, once it is
+  std::vector<Bell> bells;                      // of the ranks
 
   // Waits until ready() or the deadline, or until `peer` has left. REQUIRES: lock holds mutex.
   template <class F>
   void wait(std::unique_lock<std::mutex>& lock, int self, int peer, Clock::time_point deadline,
             F ready) {
     const auto gone = [&](int rank) { return !closed[static_cast<size_t>(rank)].empty(); };
-    const auto start = Clock::now();
     const bool in_time =
         changed.wait_until(lock, deadline, [&] { return ready() || gone(peer) || gone(self); });
     if (ready()) return;
     const std::string who = "rank " + std::to_string(peer);
     if (gone(self)) throw PeerError(peer, "ended here: " + closed[static_cast<size_t>(self)]);
     if (gone(peer)) throw PeerError(peer, who + " is gone: " + closed[static_cast<size_t>(peer)]);
-    TARN_CHECK_AS(TimeoutError, in_time, who, " did not answer within ",
-                  duration_text(std::chrono::round<Millis>(Clock::now() - start)));
+    TARN_CHECK_AS(TimeoutError, in_time, who, " did not answer");
   }
 };
 
@@ -62,6 +61,8 @@ class LocalSend final : public Transfer {
       hub_->letters[place_].push_back(letter_);
     }
     hub_->changed.notify_all();
+    const auto [from, to, slot] = place_;
+    if (slot & kRings) hub_->bells[static_cast<size_t>(to)].message_came();
   }
   ~LocalSend() override {
     std::unique_lock lock(hub_->mutex);
@@ -95,15 +96,8 @@ class LocalReceive final : public Transfer {
 
   void wait(Clock::time_point deadline) override {
     std::unique_lock lock(hub_->mutex);
-    const auto mine = [&]() -> std::shared_ptr<Letter>* {
-      const auto found = hub_->letters.find(place_);
-      if (found == hub_->letters.end()) return nullptr;
-      // Letters before mine belong to receives that were called earlier and are not waited for yet.
-      const uint64_t ahead = number_ - hub_->served[place_];
-      return ahead < found->second.size() ? &found->second[ahead] : nullptr;
-    };
     hub_->wait(lock, std::get<1>(place_), std::get<0>(place_), deadline,
-               [&] { return mine() && (*mine())->state == Letter::kWaiting; });
+               [&] { return is_there(); });
     const std::shared_ptr<Letter> letter = *mine();
     const std::string who = "rank " + std::to_string(std::get<0>(place_));
     if (letter->bytes > capacity_) {
@@ -121,7 +115,25 @@ class LocalReceive final : public Transfer {
     hub_->changed.notify_all();
   }
 
+  bool ready() override {
+    const std::lock_guard lock(hub_->mutex);
+    return is_there();
+  }
+
  private:
+  // REQUIRES: the hub's mutex is held, here and below.
+  std::shared_ptr<Letter>* mine() {
+    const auto found = hub_->letters.find(place_);
+    if (found == hub_->letters.end()) return nullptr;
+    // Letters before mine belong to receives that were called earlier and are not waited for yet.
+    const uint64_t ahead = number_ - hub_->served[place_];
+    return ahead < found->second.size() ? &found->second[ahead] : nullptr;
+  }
+  bool is_there() {
+    const auto* letter = mine();
+    return letter && (*letter)->state == Letter::kWaiting;
+  }
+
   // Removes what was taken from the front, and the place itself when all are served.
   void drop_taken() {
     auto& queue = hub_->letters[place_];
@@ -151,6 +163,7 @@ class LocalChannel final : public Channel {
   TransferPtr receive(int from, uint64_t slot, void* data, size_t capacity) override {
     return std::make_unique<LocalReceive>(hub_, Hub::Place{from, rank_, slot}, data, capacity);
   }
+  Bell* bell() override { return &hub_->bells[static_cast<size_t>(rank_)]; }
   void close(const std::string& reason) noexcept override {
     {
       std::lock_guard lock(hub_->mutex);

@@ -130,11 +130,19 @@ class Lowering {
     return {begin, begin + static_cast<std::ptrdiff_t>(size_)};
   }
 
-  // Memory for what `t` takes; what is not t's own is copied there in the end.
-  Tensor target(const Tensor& t) {
+  // Memory for what `t` takes: t's own where it is dense, else deliver() brings it to t.
+  static Tensor room_for(const Tensor& t) {
     if (t.is_contiguous()) return t;
-    const Tensor own = empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
-    after_.push_back([t, own] { raw::copy_(t, own); });
+    return empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
+  }
+  // After the steps that fill `own`: they run in the order in which they were added.
+  void deliver(const Tensor& t, const Tensor& own) {
+    if (!own.is_same(t)) after_.push_back([t, own] { raw::copy_(t, own); });
+  }
+  // The two in one, for what NCCL's call fills itself.
+  Tensor target(const Tensor& t) {
+    const Tensor own = room_for(t);
+    deliver(t, own);
     return own;
   }
 
@@ -211,7 +219,7 @@ class Lowering {
                       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
                 return api.all_reduce(in, out, count, type, op, comm, stream);
               });
-    if (!dense.is_same(t)) after_.push_back([t, dense] { raw::copy_(t, dense); });
+    deliver(t, dense);
   }
 
   static Reduction reduce_to(int root, size_t count) {
@@ -226,7 +234,7 @@ class Lowering {
     const bool mine = rank_ == c_.root;
     reduction(dense, mine ? dense : Tensor(), 0,
               reduce_to(c_.root, static_cast<size_t>(t.numel())));
-    if (mine && !dense.is_same(t)) after_.push_back([t, dense] { raw::copy_(t, dense); });
+    if (mine) deliver(t, dense);
   }
 
   void broadcast(const Tensor& t) {
@@ -275,8 +283,13 @@ class Lowering {
   }
 
   void reduce_scatter(const Tensor& out, const std::vector<Tensor>& xs) {
-    const Tensor mine = target(out);
-    const int64_t n = out.numel();
+    const Tensor mine = room_for(out);
+    reduce_parts(mine, xs);
+    deliver(out, mine);
+  }
+
+  void reduce_parts(const Tensor& mine, const std::vector<Tensor>& xs) {
+    const int64_t n = mine.numel();
     const auto count = static_cast<size_t>(n);
     if (!same_sizes(xs)) {
       for (size_t r = 0; r < size_; ++r) {
@@ -289,7 +302,7 @@ class Lowering {
     }
     Tensor all = joined(xs);
     if (!all.defined()) {
-      all = empty({comm_.size() * n}, {.dtype = out.dtype(), .device = out.device()});
+      all = empty({comm_.size() * n}, {.dtype = mine.dtype(), .device = mine.device()});
       for (size_t r = 0; r < size_; ++r) {
         const Tensor part = raw::narrow(all, 0, static_cast<int64_t>(r) * n, n);
         raw::copy_(part, raw::reshape(raw::contiguous(xs[r]), {n}));

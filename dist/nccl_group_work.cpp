@@ -1,6 +1,8 @@
 // nccl_group_work.cpp - one collective under way over NCCL, and the state that all of them share.
 #ifdef TARN_HAVE_NCCL
 
+#include <optional>
+
 #include "tarn/dist/nccl_group_queue.h"
 #include "tarn/dist/waited.h"
 
@@ -84,7 +86,9 @@ void NcclWork::end(std::exception_ptr error) {
 }
 
 void NcclWork::wait() {
-  const WaitClock clock;
+  // Of a collective the stream waits; that the host may wait as well must not count twice.
+  std::optional<WaitClock> clock;
+  if (header_.kind == CollectiveKind::kBarrier) clock.emplace();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return phase_ != Phase::kQueued; });  // the queue's limits end it

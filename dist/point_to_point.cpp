@@ -18,6 +18,9 @@ namespace {
 // somebody waits for it, whose wait ends by itself.
 constexpr Millis kIdle{3600000}, kLook{50};
 
+// Copied in about the time in which another thread would be woken for it.
+constexpr size_t kSoonCopied = 256 * 1024;
+
 }  // namespace
 
 // One send or receive. Held by its Work, and by Messages until it is over.
@@ -39,13 +42,15 @@ class Message {
     header_.sequence = c.tag;
     header_.bytes = packed_.bytes();
     // The slot of large data names its size, so that data never meets a receiver that has no room
-    // for it; the header, which comes first, says then what was wrong.
-    header_slot_ = uint64_t{2} << 62 | uint64_t{held} << 61 | c.tag;
-    data_slot_ = held ? header_slot_ | uint64_t{1} << 60
-                      : uint64_t{3} << 62 | uint64_t{c.tag} << 42 | packed_.bytes();
+    // for it; the header, which is read first, says then what was wrong.
+    header_slot_ = kRings | uint64_t{held} << 61 | c.tag;
+    data_slot_ =
+        held ? header_slot_ ^ (kRings | kLarge) : kLarge | uint64_t{c.tag} << 42 | packed_.bytes();
     const size_t inlined = fits() ? packed_.bytes() : 0;
     message_.reset(new std::byte[sizeof(Header) + (sends_ ? inlined : kInlineBytes)]);
     link_->guard(name_, [&] { start(inlined); });
+    bell_ = sends_ ? nullptr : link_->channel().bell();
+    if (bell_) bell_->unattended.fetch_add(1);
   }
   ~Message() {
     if (thread_.joinable()) thread_.join();
@@ -53,15 +58,13 @@ class Message {
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
 
-  bool sends() const { return sends_; }
   bool over() const { return over_; }
   Clock::time_point deadline() const { return deadline_; }
 
   /// Returns when it is over, well or not.
   void settle() {
     std::unique_lock lock(mutex_);
-    // Others who ask meanwhile are held by the mutex.
-    if (!over_ && !thread_.joinable()) end(finish());
+    if (attend()) finish_here(lock);
     changed_.wait(lock, [&] { return over_.load(); });
   }
 
@@ -79,18 +82,31 @@ class Message {
   }
 
   bool test() {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock) finish_beside();  // else another thread waits for it
+    const std::lock_guard lock(mutex_);
+    finish_beside();
     return over_;
   }
 
-  /// After the deadline, when the transport does not wait any more.
-  void end_late() {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock && !over_ && !thread_.joinable()) end(finish());
+  /// Once it can be found among the group's messages: what came before it rang no bell. What takes
+  /// its time is left to the group's thread.
+  void receive_early() {
+    std::unique_lock lock(mutex_);
+    if (!has_come()) return;
+    if (packed_.bytes() > kSoonCopied) return bell_->ring();
+    if (attend()) finish_here(lock);
+  }
+
+  /// By the group's thread: receives what has come; ends what is late, as the transport does not
+  /// wait any more then.
+  void look_after(Clock::time_point now) {
+    std::unique_lock lock(mutex_);
+    if ((deadline_ <= now || has_come()) && attend()) finish_here(lock);
   }
 
  private:
+  // Slots of large data.
+  static constexpr uint64_t kLarge = uint64_t{1} << 62;
+
   bool fits() const { return packed_.bytes() <= kInlineBytes; }
 
   void start(size_t inlined) {
@@ -102,8 +118,9 @@ class Message {
     }
     std::memcpy(message_.get(), &header_, sizeof header_);
     if (inlined > 0) std::memcpy(message_.get() + sizeof header_, packed_.data(), inlined);
-    first_ = channel.send(peer_, header_slot_, message_.get(), sizeof(Header) + inlined);
+    // The header comes last: who has seen it need not wait for the data.
     if (!fits()) second_ = channel.send(peer_, data_slot_, packed_.data(), packed_.bytes());
+    first_ = channel.send(peer_, header_slot_, message_.get(), sizeof(Header) + inlined);
   }
 
   void check_header() {
@@ -125,22 +142,31 @@ class Message {
 
   std::exception_ptr finish() {
     try {
-      link_->guard(name_, [&] {
-        try {
-          transfer();
-        } catch (const TimeoutError&) {
-          // The transport says how long it waited, which may be from late on.
-          throw TimeoutError("rank " + std::to_string(peer_) + " did not answer within " +
-                             duration_text(limit_));
-        }
-      });
+      link_->guard(name_, [&] { within(limit_, [&] { transfer(); }); });
     } catch (...) {
       return std::current_exception();
     }
     return nullptr;
   }
 
-  // REQUIRES: the mutex is held, here and below.
+  // REQUIRES: the mutex is held, here and below. It never is while another rank is waited for.
+  //
+  // True for one caller, which has to finish it; what it touches for that is its own until then.
+  bool attend() {
+    if (attended_) return false;
+    if (bell_) bell_->unattended.fetch_sub(1);
+    return attended_ = true;
+  }
+  bool has_come() const { return !attended_ && bell_ && first_->ready(); }
+
+  // REQUIRES: attended by the caller.
+  void finish_here(std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    std::exception_ptr error = finish();
+    lock.lock();
+    end(std::move(error));
+  }
+
   void end(std::exception_ptr error) {
     error_ = std::move(error);
     first_.reset();
@@ -153,15 +179,17 @@ class Message {
 
   // A transport can wait but not look: a thread waits, so that this one need not.
   void finish_beside() {
-    if (over_ || thread_.joinable()) return;
+    if (attended_) return;
     try {
       thread_ = std::thread([this] {
         std::exception_ptr error = finish();
         const std::lock_guard lock(mutex_);
         end(std::move(error));
       });
-    } catch (const std::system_error&) {  // none to be had: it is looked at when it is late
+    } catch (const std::system_error&) {  // none to be had: the group's thread sees to it
+      return;
     }
+    attend();
   }
 
   std::shared_ptr<Link> link_;
@@ -174,9 +202,11 @@ class Message {
   Header header_;
   uint64_t header_slot_ = 0, data_slot_ = 0;
   std::unique_ptr<std::byte[]> message_;
+  Bell* bell_ = nullptr;  // of a receive, if the channel has one
   TransferPtr first_, second_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool attended_ = false;  // somebody finishes it, or has
   std::atomic<bool> over_{false};
   std::exception_ptr error_;
   std::thread thread_;
@@ -184,44 +214,25 @@ class Message {
 
 namespace {
 
-// Copies, so that nothing is waited for under the list's mutex.
-PendingMessages::List all_of(PendingMessages& pending) {
-  const std::lock_guard lock(pending.mutex);
-  return pending.messages;
-}
-
 // What a caller has of a message. Letting go of it sets the message going: nobody will wait for it,
 // but the other rank does.
 class Handle final : public Work {
  public:
-  Handle(std::shared_ptr<Message> message, std::shared_ptr<PendingMessages> pending)
-      : message_(std::move(message)), pending_(std::move(pending)) {}
+  explicit Handle(std::shared_ptr<Message> message) : message_(std::move(message)) {}
   ~Handle() override { message_->test(); }
 
   void wait() override {
     const WaitClock clock;
-    set_receives_going();
     message_->wait();
   }
   void wait(Millis limit) override {
     const WaitClock clock;
-    set_receives_going();
     message_->wait(limit);
   }
   bool test() override { return message_->test(); }
 
  private:
-  // Whoever waits for a send: in a ring where every rank waits for its send first, nobody would
-  // take what is sent otherwise.
-  void set_receives_going() {
-    if (!message_->sends() || message_->over()) return;
-    for (const auto& other : all_of(*pending_)) {
-      if (!other->sends()) other->test();
-    }
-  }
-
   std::shared_ptr<Message> message_;
-  std::shared_ptr<PendingMessages> pending_;
 };
 
 // What a caller has of a message that was dropped.
@@ -235,47 +246,50 @@ class Dropped final : public Work {
 }  // namespace
 
 Messages::Messages(std::shared_ptr<Link> link)
-    : link_(std::move(link)), pending_(std::make_shared<PendingMessages>()) {}
+    : link_(std::move(link)),
+      bell_(link_->channel().bell() ? *link_->channel().bell() : own_bell_) {}
 
 Messages::~Messages() {
   set_going();
+  for (const auto& message : all()) message->settle();
   {
-    const std::lock_guard lock(pending_->mutex);
+    const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  pending_->changed.notify_all();
+  bell_.ring();
   if (thread_.joinable()) thread_.join();
-  PendingMessages::List all;  // out of the list, which they may hold, and which Works still read
-  {
-    const std::lock_guard lock(pending_->mutex);
-    all.swap(pending_->messages);
-  }
-  for (const auto& message : all) message->settle();
+}
+
+// Copies, so that nothing is waited for under the mutex.
+Messages::List Messages::all() {
+  const std::lock_guard lock(mutex_);
+  return messages_;
 }
 
 void Messages::set_going() {
-  for (const auto& message : all_of(*pending_)) message->test();
+  for (const auto& message : all()) message->test();
 }
 
 WorkPtr Messages::start(const Collective& c) {
   const bool held = holds_back(c);
   if (c.lost) return std::make_shared<Dropped>();
   const auto message = std::make_shared<Message>(link_, c, held);
-  PendingMessages::List over, late;  // go after the lock
+  List over;  // goes after the lock
   {
-    const std::lock_guard lock(pending_->mutex);
-    take_late(Clock::time_point::min(), over, late);
-    pending_->messages.push_back(message);
+    const std::lock_guard lock(mutex_);
+    take_over(over);
+    messages_.push_back(message);
     if (!thread_.joinable()) thread_ = std::thread([this] { watch(); });
-    if (message->deadline() < next_look_) pending_->changed.notify_all();
+    if (message->deadline() < next_look_) bell_.ring();
     next_look_ = std::min(next_look_, message->deadline());
   }
-  return std::make_shared<Handle>(message, pending_);
+  message->receive_early();
+  return std::make_shared<Handle>(message);
 }
 
 // A dropped message stops its lane: a later one must not arrive in its place.
 bool Messages::holds_back(const Collective& c) {
-  const std::lock_guard lock(pending_->mutex);
+  const std::lock_guard lock(mutex_);
   const Lane lane{c.kind == CollectiveKind::kSend, c.root, c.tag};
   if (c.lost) {
     link_->lose();
@@ -284,38 +298,42 @@ bool Messages::holds_back(const Collective& c) {
   return stopped_.contains(lane);
 }
 
-// Moves what is over from the list, copies what is late at `now`; returns when the next will be.
-// REQUIRES: the list's mutex is held.
-Clock::time_point Messages::take_late(Clock::time_point now, PendingMessages::List& over,
-                                      PendingMessages::List& late) {
+// Moves what is over from the list; returns when the first of the others will be late.
+// REQUIRES: the mutex is held.
+Clock::time_point Messages::take_over(List& over) {
   auto next = Clock::time_point::max();
-  PendingMessages::List& all = pending_->messages;
-  for (auto at = all.begin(); at != all.end();) {
+  for (auto at = messages_.begin(); at != messages_.end();) {
     const auto message = at++;
     if ((*message)->over()) {
-      over.splice(over.end(), all, message);
-      continue;
+      over.splice(over.end(), messages_, message);
+    } else {
+      next = std::min(next, (*message)->deadline());
     }
-    if ((*message)->deadline() <= now) late.push_back(*message);
-    next = std::min(next, (*message)->deadline());
   }
   return next;
 }
 
 void Messages::watch() {
   ::pthread_setname_np(::pthread_self(), "tarn-messages");
-  std::unique_lock lock(pending_->mutex);
-  while (!stop_) {
+  for (;;) {
+    const uint32_t seen = bell_.rung.load();  // before the look: what comes meanwhile rings again
     const auto now = Clock::now();
-    PendingMessages::List over, late;
-    next_look_ = std::clamp(take_late(now, over, late), now + kLook, now + kIdle);
-    lock.unlock();
+    List over, under_way;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      next_look_ = std::clamp(take_over(over), now + kLook, now + kIdle);
+      under_way = messages_;
+    }
     over.clear();
-    for (const auto& message : late) message->end_late();
-    late.clear();
-    lock.lock();
-    const auto next = next_look_;  // a message may have come with an earlier limit
-    if (!stop_) pending_->changed.wait_until(lock, next);
+    for (const auto& message : under_way) message->look_after(now);
+    under_way.clear();
+    Clock::time_point next;
+    {
+      const std::lock_guard lock(mutex_);
+      next = next_look_;  // a message may have come with an earlier limit
+    }
+    futex_wait(bell_.rung, seen, time_left(next));
   }
 }
 

@@ -1,7 +1,6 @@
 // point_to_point.h - send and recv over a channel.
 #pragma once
 
-#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -15,18 +14,11 @@ namespace tarn::dist {
 
 class Message;
 
-/// Messages under way: those that are over are let go now and then.
-struct PendingMessages {
-  using List = std::list<std::shared_ptr<Message>>;
-  std::mutex mutex;
-  std::condition_variable changed;
-  List messages;
-};
-
 /// The messages of one group. It holds them, and with them the memory that the transport reads and
-/// writes, until they are over, whatever becomes of their Works. A thread looks at those that
-/// nobody waits for when their limit has passed: they are through by then, or the group ends.
-/// Thread safety: any thread may call any method.
+/// writes, until they are over, whatever becomes of their Works. Its thread looks after those that
+/// nobody waits for: it receives what has come, at the ring of the channel's bell, so that no
+/// sender waits for a rank that does something else first; and it ends what is late, and the group
+/// with it. It never waits for another rank. Thread safety: any thread may call any method.
 class Messages {
  public:
   explicit Messages(std::shared_ptr<Link> link);
@@ -41,15 +33,19 @@ class Messages {
   void set_going();
 
  private:
+  using List = std::list<std::shared_ptr<Message>>;
   using Lane = std::tuple<bool, int, uint32_t>;  // it sends, the other rank, the tag
   bool holds_back(const Collective& c);
   void watch();
-  Clock::time_point take_late(Clock::time_point now, PendingMessages::List& over,
-                              PendingMessages::List& late);
+  Clock::time_point take_over(List& over);
+  List all();
 
   std::shared_ptr<Link> link_;
-  std::shared_ptr<PendingMessages> pending_;
-  // Under pending_->mutex:
+  Bell own_bell_;
+  Bell& bell_;  // the channel's, if it has one
+  std::mutex mutex_;
+  // Under mutex_:
+  List messages_;  // under way; those that are over are let go now and then
   Clock::time_point next_look_{};
   bool stop_ = false;
   std::set<Lane> stopped_;  // something was dropped there

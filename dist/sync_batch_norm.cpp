@@ -4,7 +4,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "tarn/autograd/autocast.h"
 #include "tarn/autograd/custom.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
 #include "tarn/autograd/recompute.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
@@ -88,53 +91,108 @@ Statistics merge(ProcessGroup& group, const Tensor& x, const Tensor& running_mea
   return s;
 }
 
+// What backward needs beside the saved tensors, which are x, y, weight, bias, mean and rstd.
+struct Record {
+  std::shared_ptr<ProcessGroup> group;  // held until then
+  bool relu, added;
+  double eps, count;
+};
+
+// The sum over the ranks, recorded: what a rank gives counts in the results of all, so its gradient
+// is the sum of theirs.
+Tensor sum_over_ranks(const std::shared_ptr<ProcessGroup>& group, const Tensor& x) {
+  return custom_function(
+      "sum_over_ranks", {x},
+      [&](CustomContext&, const std::vector<Tensor>& in) {
+        const Tensor all = empty(in[0].sizes(), {.dtype = DType::kF64, .device = in[0].device()});
+        raw::copy_(all, in[0]);
+        group->all_reduce(all)->wait();
+        return raw::to(all, in[0].dtype());
+      },
+      [group](const CustomContext&, const std::vector<Tensor>& grads) {
+        return sum_over_ranks(group, grads[0]);
+      });
+}
+
+// For create_graph: in recorded operations, with the statistics taken again so that they are on the
+// tape, over the ranks as well.
+std::vector<Tensor> composed_gradients(const Record& r, const CustomContext& ctx,
+                                       const Tensor& gy) {
+  const Tensor in = ctx.saved(0), w = ctx.saved(2), b = ctx.saved(3);
+  const DType kept = statistics_dtype(in);
+  Shape dims, per_channel = Shape::filled(in.dim(), 1);
+  per_channel[1] = in.size(1);
+  for (int d = 0; d < in.dim(); ++d) {
+    if (d != 1) dims.push_back(d);
+  }
+  const auto mean_of = [&](const Tensor& t) {
+    return mul(sum_over_ranks(r.group, sum(t, dims, true)), 1 / std::max(r.count, 1.0));
+  };
+  const Tensor g = to(r.relu ? masked_fill(gy, raw::le(ctx.saved(1), Scalar(0)), 0) : gy, kept);
+  const Tensor x = to(in, kept);
+  const Tensor centred = sub(x, mean_of(x));
+  const Tensor rstd = rsqrt(add(mean_of(square(centred)), r.eps));
+  const Tensor xhat = mul(centred, rstd);
+  const Tensor gw = w.defined() ? mul(g, reshape(to(w, kept), per_channel)) : g;
+  const Tensor inner = sub(sub(gw, mean_of(gw)), mul(xhat, mean_of(mul(gw, xhat))));
+  return {to(mul(rstd, inner), in.dtype()),
+          w.defined() ? to(sum(mul(g, xhat), dims), w.dtype()) : Tensor(),
+          b.defined() ? to(sum(g, dims), b.dtype()) : Tensor(),
+          r.added ? to(g, in.dtype()) : Tensor()};
+}
+
+// Halves are widened first and rounded once, in the end.
+std::vector<Tensor> gradients(const Record& r, const CustomContext& ctx, const Tensor& gy) {
+  const Tensor weight = ctx.saved(2), bias = ctx.saved(3), mean = ctx.saved(4), rstd = ctx.saved(5);
+  const DType dtype = ctx.saved(0).dtype(), kept = rstd.dtype();
+  const Tensor in = raw::to(ctx.saved(0), kept);
+  const Tensor y = r.relu ? raw::to(ctx.saved(1), kept) : Tensor();
+  const int64_t C = in.size(1);
+  const TensorOptions like{.dtype = kept, .device = in.device()};
+  const Tensor w = weight.defined() ? raw::to(weight, kept) : ones({C}, like);
+  const Tensor b = bias.defined() ? raw::to(bias, kept) : zeros({C}, like);
+  // With fixed statistics first; its affine gradients are the sums that all ranks need.
+  const raw::BatchNormGrads g = raw::batch_norm_backward(raw::to(gy, kept), in, y, w, b, mean, rstd,
+                                                         r.relu, false, true, true, r.added);
+  const Tensor sums = empty({2, C}, {.dtype = DType::kF64, .device = in.device()});
+  raw::copy_(raw::select(sums, 0, 0), g.bias);
+  raw::copy_(raw::select(sums, 0, 1), g.weight);
+  r.group->all_reduce(sums)->wait();
+  // gx -= rstd w (mean(gy) + xhat mean(gy xhat)): again a batch norm with fixed statistics.
+  const Tensor scale = raw::mul(raw::mul(rstd, w), -1 / std::max(r.count, 1.0));
+  const auto scaled = [&](int64_t row) {
+    return raw::mul(scale, raw::to(raw::select(sums, 0, row), kept));
+  };
+  const Tensor gx = raw::batch_norm_eval(in, scaled(1), scaled(0), g.x, false, mean, rstd);
+  Tensor residual = r.added ? gy : Tensor();
+  if (r.added && r.relu) residual = raw::to(g.residual, dtype);
+  return {raw::to(gx, dtype), weight.defined() ? raw::to(g.weight, weight.dtype()) : Tensor(),
+          bias.defined() ? raw::to(g.bias, bias.dtype()) : Tensor(), residual};
+}
+
 }  // namespace
 
 Tensor sync_batch_norm(ProcessGroup& group, const Tensor& x, const Tensor& residual,
                        const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
                        const Tensor& bias, const BatchNormOptions& options) {
+  // As batch_norm_act.
+  if (residual.defined() && residual.dtype() != x.dtype()) {
+    if (const auto c = cast(CastPolicy::kPromote, x, residual)) {
+      return sync_batch_norm(group, c[0], c[1], running_mean, running_var, weight, bias, options);
+    }
+  }
   raw::check_batch_norm("sync_batch_norm", x, weight, bias, running_mean, running_var, residual);
-  const bool affine = weight.defined(), added = residual.defined(), relu = options.relu;
-  std::vector<Tensor> inputs{x};
-  if (affine) inputs.insert(inputs.end(), {weight, bias});
-  if (added) inputs.push_back(residual);
   const Statistics s = merge(group, x.detach(), running_mean, running_var, options);
-
+  const Record r{group.shared_from_this(), options.relu, residual.defined(), options.eps, s.count};
   return custom_function(
-      "sync_batch_norm", inputs,
+      "sync_batch_norm", {x, weight, bias, residual},
       [&](CustomContext& ctx, const std::vector<Tensor>& in) {
-        const Tensor w = affine ? in[1] : Tensor(), b = affine ? in[2] : Tensor();
-        Tensor y =
-            raw::batch_norm_eval(in[0], w, b, added ? in.back() : Tensor(), relu, s.mean, s.rstd);
-        ctx.save({in[0], y, w, b, s.mean, s.rstd});
+        Tensor y = raw::batch_norm_eval(in[0], in[1], in[2], in[3], r.relu, s.mean, s.rstd);
+        ctx.save({in[0], y, in[1], in[2], s.mean, s.rstd});
         return y;
       },
-      [held = group.shared_from_this(), affine, added, relu, count = s.count](
-          const CustomContext& ctx, const std::vector<Tensor>& grads) {
-        const Tensor in = ctx.saved(0), y = ctx.saved(1), mean = ctx.saved(4), rstd = ctx.saved(5);
-        const Tensor w = affine ? ctx.saved(2) : Tensor(), b = affine ? ctx.saved(3) : Tensor();
-        const int64_t C = in.size(1);
-        // With fixed statistics first; its affine gradients are the sums that all ranks need.
-        const TensorOptions kept{.dtype = statistics_dtype(in), .device = in.device()};
-        const Tensor one = affine ? w : ones({C}, kept);
-        const Tensor nil = affine ? b : zeros({C}, kept);
-        const raw::BatchNormGrads g = raw::batch_norm_backward(
-            grads[0], in, y, one, nil, mean, rstd, relu, false, true, true, added);
-        const Tensor sums = empty({2, C}, {.dtype = DType::kF64, .device = in.device()});
-        raw::copy_(raw::select(sums, 0, 0), g.bias);
-        raw::copy_(raw::select(sums, 0, 1), g.weight);
-        held->all_reduce(sums)->wait();
-        // gx -= rstd w (mean(gy) + xhat mean(gy xhat)): again a batch norm with fixed statistics.
-        const Tensor scale =
-            raw::mul(raw::mul(rstd, raw::to(one, rstd.dtype())), -1 / std::max(count, 1.0));
-        const auto scaled = [&](int64_t row) {
-          return raw::mul(scale, raw::to(raw::select(sums, 0, row), rstd.dtype()));
-        };
-        std::vector<Tensor> out{
-            raw::batch_norm_eval(in, scaled(1), scaled(0), g.x, false, mean, rstd)};
-        if (affine) out.insert(out.end(), {g.weight, g.bias});
-        if (added) out.push_back(relu ? g.residual : grads[0]);
-        return out;
+      [r](const CustomContext& ctx, const std::vector<Tensor>& grads) {
+        return grad_enabled() ? composed_gradients(r, ctx, grads[0]) : gradients(r, ctx, grads[0]);
       });
 }
 

@@ -19,7 +19,8 @@ namespace tarn::dist {
 ///   backward: the sums of gy and gy * xhat (2 C numbers), from which
 ///             gx = rstd w (gy - mean(gy) - xhat mean(gy xhat)), means over all ranks
 /// The gradients of weight and bias stay this rank's own: DDP averages them. All ranks call it, and
-/// run its backward, in the same order; what backward needs holds the group until then. Throws
+/// run its backward, in the same order; what backward needs holds the group until then. Gradients
+/// of gradients (create_graph, on all ranks) are those of the ranks' losses together. Throws
 /// ValueError, on all ranks, if a channel has one value in all.
 Tensor sync_batch_norm(ProcessGroup& group, const Tensor& x, const Tensor& residual,
                        const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,

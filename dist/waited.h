@@ -12,8 +12,9 @@ inline thread_local double waited = 0;
 }
 
 /// Seconds that this thread has spent in Work::wait so far, for others and for the transport: what
-/// it took for a step beyond these it was busy itself. Over NCCL the stream waits instead (see
-/// ReducerStats).
+/// it took for a step beyond these it was busy itself. Over NCCL only barriers and waits with a
+/// limit count: for the others the stream waits, whether or not the host does too (ReducerStats
+/// tells of DDP's).
 inline double waited_seconds() {
   return detail::waited;
 }

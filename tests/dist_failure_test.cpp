@@ -199,6 +199,47 @@ TEST_P(Failure, a_late_rank_is_named_at_the_limit) {
               "answer within ");
 }
 
+// Whatever part of it was left for the rank that is missing.
+TEST_P(Failure, the_limit_is_named_in_full_where_another_rank_was_late_too) {
+  std::atomic<bool> over = false;
+  const auto errors = errors_of(
+      GetParam(), 3,
+      [&](ProcessGroup& g) {
+        g.barrier()->wait();
+        if (g.rank() == 1) std::this_thread::sleep_for(Millis(200));
+        while (g.rank() == 2 && !over) std::this_thread::sleep_for(Millis(5));
+        if (g.rank() == 2) return;
+        const Tensor all = zeros({3, 7}, on(g));
+        try {
+          g.all_gather(all, zeros({7}, on(g)))->wait();
+        } catch (const std::exception&) {
+          over = true;
+          throw;
+        }
+      },
+      test::late(Millis(1000)));
+  expect_part(errors[0],
+              "all_gather #2 ([7] f32) on rank 0 of 3 in group world: rank 2 did not answer within "
+              "1 s");
+}
+
+// By the rank that receives, before it waits; the other one does.
+TEST_P(Failure, a_message_of_another_size_is_named_before_its_receiver_waits) {
+  if (GetParam() != "local" && GetParam() != "host") GTEST_SKIP() << "said when it is waited for";
+  const auto errors = errors_of(GetParam(), 2, [](ProcessGroup& g) {
+    g.barrier()->wait();
+    if (g.rank() == 0) return g.send(zeros({50000}), 1)->wait();
+    const WorkPtr received = g.recv(zeros({4}), 0);
+    g.barrier()->wait();
+  });
+  expect_part(errors[0],
+              "send ([50000] f32, to rank 1, tag 0) on rank 0 of 2 in group world: rank 1");
+  for (const std::string& error : errors) {
+    expect_part(error,
+                "rank 0 called send of 200000 bytes f32, but this rank send of 16 bytes f32");
+  }
+}
+
 TEST_P(Failure, a_rank_that_leaves_ends_the_others_at_once) {
   const auto start = Clock::now();
   std::atomic<int> past{0};  // a barrier may be over for one rank and not yet for another

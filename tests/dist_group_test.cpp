@@ -265,6 +265,68 @@ TEST_P(Group, reduce_scatter_gives_each_rank_its_part) {
   });
 }
 
+// In every way in which a transport makes the sum: as it is, wider, with a mask, from all values.
+TEST_P(Group, reduce_scatter_fills_a_tensor_of_any_strides) {
+  run([](ProcessGroup& g) {
+    const int W = g.size();
+    const std::pair<DType, ReduceOp> cases[] = {
+        {DType::kF32, ReduceOp::kSum},  {DType::kF16, ReduceOp::kSum},
+        {DType::kBF16, ReduceOp::kAvg}, {DType::kF32, ReduceOp::kMax},
+        {DType::kF16, ReduceOp::kMin},  {DType::kI32, ReduceOp::kBitOr}};
+    for (const auto& [dtype, op] : cases) {
+      const Tensor all = expected(op, dtype, {W, 4, 3}, W);
+      const Tensor out = raw::t(zeros({3, 4}, on(g, dtype)));
+      g.reduce_scatter(out, values_of(g.rank(), {W, 4, 3}, dtype, device_of(g)), op)->wait();
+      EXPECT_EQ(bits(out), bits(raw::select(all, 0, g.rank()))) << op_name(op) << " " << dtype;
+
+      std::vector<Tensor> xs;  // of other sizes on other ranks
+      for (int r = 0; r < W; ++r) {
+        xs.push_back(values_of(g.rank(), {r + 2, 3}, dtype, device_of(g)));
+      }
+      const Tensor uneven = raw::t(zeros({3, g.rank() + 2}, on(g, dtype)));
+      g.reduce_scatter(uneven, xs, op)->wait();
+      EXPECT_EQ(bits(uneven), bits(expected(op, dtype, {g.rank() + 2, 3}, W)))
+          << op_name(op) << " " << dtype;
+    }
+  });
+}
+
+TEST_P(Group, every_call_fills_tensors_of_any_strides) {
+  run([](ProcessGroup& g) {
+    const int W = g.size();
+    const auto turned = [&](int64_t rows) { return raw::t(zeros({3, rows}, on(g))); };
+    const auto of = [&](int rank, int64_t rows) {
+      return values_of(rank, {rows, 3}, DType::kF32, device_of(g));
+    };
+    std::vector<Tensor> even, uneven, parts, gathered;
+    for (int r = 0; r < W; ++r) {
+      even.push_back(turned(4));
+      uneven.push_back(turned(r + 2));
+      parts.push_back(of(g.rank() + 1, 4));
+      gathered.push_back(turned(4));
+    }
+    g.all_gather(even, of(g.rank(), 4))->wait();
+    g.all_gather(uneven, of(g.rank(), g.rank() + 2))->wait();
+    g.gather(g.rank() == 0 ? gathered : std::vector<Tensor>(), of(g.rank(), 4), 0)->wait();
+    for (int r = 0; r < W; ++r) {
+      const auto at = static_cast<size_t>(r);
+      EXPECT_EQ(bits(even[at]), bits(of(r, 4)));
+      EXPECT_EQ(bits(uneven[at]), bits(of(r, r + 2)));
+      if (g.rank() == 0) {
+        EXPECT_EQ(bits(gathered[at]), bits(of(r, 4)));
+      }
+    }
+    g.all_to_all(even, parts)->wait();
+    for (int r = 0; r < W; ++r) EXPECT_EQ(bits(even[static_cast<size_t>(r)]), bits(of(r + 1, 4)));
+    const Tensor part = turned(4);
+    g.scatter(part, g.rank() == 0 ? parts : std::vector<Tensor>(), 0)->wait();
+    EXPECT_EQ(bits(part), bits(of(1, 4)));
+    const Tensor x = raw::t(raw::contiguous(raw::t(of(g.rank(), 4)))), mine = of(g.rank(), 4);
+    g.reduce(x, 0, ReduceOp::kMax)->wait();
+    EXPECT_EQ(bits(x), bits(g.rank() ? mine : expected(ReduceOp::kMax, DType::kF32, {4, 3}, W)));
+  });
+}
+
 TEST_P(Group, coalesced_forms_equal_the_single_ones) {
   run([](ProcessGroup& g) {
     const int W = g.size();

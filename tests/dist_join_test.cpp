@@ -1,5 +1,6 @@
 // dist_join_test.cpp - ranks with different numbers of batches, and graphs that stay the same.
 #include <algorithm>
+#include <optional>
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
@@ -140,6 +141,22 @@ TEST(Join, a_rank_without_any_batch_gets_the_model_of_the_others) {
     EXPECT_TRUE(net.in.weight.grad().defined());
     Join nobody(ddp);
     nobody.finish();
+  });
+}
+
+// At the last exchange both ranks go on; what rank 1 does afterwards tells nobody.
+TEST(Join, the_final_buffers_are_of_the_rank_that_went_on_without_sync) {
+  run_local(2, [](ProcessGroup& group) {
+    Net net;
+    DistributedDataParallel ddp(net, group);
+    Join join(ddp);
+    for (int step = 0; step < 2 + 3 * group.rank(); ++step) {
+      std::optional<DistributedDataParallel::NoSync> alone;
+      if (step >= 2) alone.emplace(ddp.no_sync());
+      loss_of(net, batch_of(group.rank(), step)).backward();
+    }
+    join.finish();
+    EXPECT_EQ(net.seen.item(), 5);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "tarn/core/views.h"
 #include "tarn/dist/waited.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
@@ -50,6 +51,74 @@ TEST_P(Messages, a_send_may_be_waited_for_before_the_receive_that_was_started) {
       sent->wait();
       received->wait();
       EXPECT_EQ(bits(theirs), bits(full({n}, left)));
+    }
+  });
+}
+
+// A receive that was called goes on while its rank does something else; the limit is far above what
+// these take, and below that of the other tests.
+void run_soon(const std::string& transport, int size, const test::Body& body) {
+  test::run_ranks(transport, size, body, test::quick(Millis(6000)));
+}
+
+TEST_P(Messages, a_receive_that_nobody_waits_for_yet_goes_on) {
+  run_soon(transport(), size(), [](ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const int last = g.size() - 1;
+    for (int64_t n : {int64_t{0}, int64_t{3}, int64_t{300000}}) {
+      for (const bool sender_first : {false, true}) {
+        const Tensor x = full({n, 2}, 7.0, on(g)), y = raw::t(zeros({2, n}, on(g)));
+        if (g.rank() == 0) {
+          if (!sender_first) std::this_thread::sleep_for(Millis(20));
+          g.send(x, last)->wait();
+        }
+        WorkPtr received;
+        if (g.rank() == last) {
+          if (sender_first) std::this_thread::sleep_for(Millis(20));
+          received = g.recv(y, 0);
+        }
+        g.barrier()->wait();
+        if (received) {
+          received->wait();
+          EXPECT_EQ(bits(y), bits(x));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Messages, a_later_receive_may_be_waited_for_first) {
+  run_soon(transport(), size(), [](ProcessGroup& g) {
+    if (g.size() == 1) return;
+    constexpr int kTags = 6;
+    for (int64_t n : {int64_t{3}, int64_t{100000}}) {
+      std::vector<Tensor> xs;
+      std::vector<WorkPtr> works;
+      for (int tag = 0; tag < kTags; ++tag) {
+        xs.push_back(full({n}, g.rank() == 0 ? tag + 1 : 0, on(g)));
+        if (g.rank() == 0) g.send(xs.back(), 1, tag)->wait();  // one after the other
+        if (g.rank() == 1) works.push_back(g.recv(xs.back(), 0, tag));
+      }
+      for (size_t i = works.size(); i-- > 0;) {
+        works[i]->wait();
+        EXPECT_EQ(bits(xs[i]), bits(full({n}, static_cast<double>(i) + 1)));
+      }
+    }
+  });
+}
+
+TEST_P(Messages, a_receive_goes_on_while_its_rank_waits_in_another_group) {
+  run_soon(transport(), size(), [](ProcessGroup& g) {
+    if (g.size() == 1) return;
+    const auto pair = g.subgroup(std::vector<int>{0, 1});
+    const Tensor x = full({70000}, g.rank() + 1.0, on(g));
+    WorkPtr received;
+    if (g.rank() == 0) pair->send(x, 1)->wait();
+    if (g.rank() == 1) received = pair->recv(x, 0);
+    g.barrier()->wait();
+    if (received) received->wait();
+    if (pair) {
+      EXPECT_EQ(bits(x), bits(full({70000}, 1.0)));
     }
   });
 }

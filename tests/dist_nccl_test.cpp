@@ -11,6 +11,7 @@
 #include "tarn/dist/hooks.h"
 #include "tarn/dist/init.h"
 #include "tarn/dist/sync_batch_norm.h"
+#include "tarn/dist/waited.h"
 #include "tarn/nn/linear.h"
 #include "tarn/nn/norm.h"
 #include "tarn/optim/sgd.h"
@@ -272,6 +273,27 @@ TEST_F(Nccl, what_the_stream_waits_for_the_other_rank_is_known_when_it_is_done) 
       EXPECT_LT(ddp.stats().wait_seconds, 0.2);
     }
   });
+}
+
+// Neither by waited_seconds() nor elsewhere: who subtracts both must not subtract it twice.
+TEST_F(Nccl, what_the_stream_waits_is_not_counted_as_the_hosts_wait_too) {
+  for (const char* transport : {"nccl", "nccl-blocking"}) {
+    run_ranks(transport, 2, [&](ProcessGroup& g) {
+      const Tensor x = full({100}, 1.0, on(g));
+      g.all_reduce(x)->wait();  // the first also meets the other rank
+      synchronize(device_of(g));
+      const double before = waited_seconds();
+      if (g.rank() == 1) std::this_thread::sleep_for(Millis(300));
+      g.all_reduce(x)->wait();
+      synchronize(device_of(g));
+      EXPECT_LT(waited_seconds() - before, 0.2) << transport;
+      if (g.rank() == 1) std::this_thread::sleep_for(Millis(300));
+      g.barrier()->wait();
+      if (g.rank() == 0) {
+        EXPECT_GT(waited_seconds() - before, 0.2) << "in a barrier";
+      }
+    });
+  }
 }
 
 TEST_F(Nccl, compressed_buckets_learn_on_gpus_too) {

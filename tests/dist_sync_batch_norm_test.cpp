@@ -1,6 +1,10 @@
 // dist_sync_batch_norm_test.cpp - batch norm over ranks equals batch norm of the whole batch.
+#include <cmath>
 #include <random>
+#include <utility>
 
+#include "tarn/autograd/autocast.h"
+#include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
@@ -78,6 +82,97 @@ TEST(SyncBatchNorm, equals_batch_norm_of_the_whole_batch) {
       }
     }
   }
+}
+
+// The gradients of a penalty on the gradients of x, weight and residual.
+Result penalise(ProcessGroup* group, int64_t begin, int64_t n, bool relu, bool residual) {
+  constexpr int64_t kBatch = 7, C = 3;
+  const auto rows = [&](unsigned seed) {
+    return raw::clone(raw::narrow(random_of({kBatch, C, 2, 5}, seed), 0, begin, n));
+  };
+  Tensor x = rows(1), r = rows(2), w = random_of({C}, 3), b = random_of({C}, 4);
+  for (Tensor* t : {&x, &r, &w, &b}) t->set_requires_grad();
+  const BatchNormOptions options{.training = true, .relu = relu};
+  const Tensor added = residual ? r : Tensor();
+  const Tensor y = group ? sync_batch_norm(*group, x, added, {}, {}, w, b, options)
+                         : batch_norm_act(x, added, {}, {}, w, b, options);
+  std::vector<Tensor> inputs{x, b};
+  if (residual) inputs.push_back(r);
+  const Tensor loss[] = {sum(y * y * rows(7))};
+  const auto grads = grad(loss, inputs, {}, {.create_graph = true});
+  for (const Tensor& g : grads) EXPECT_TRUE(g.requires_grad());
+  Tensor penalty = sum(grads[0] * grads[0] * rows(8)) + sum(grads[1] * random_of({C}, 9));
+  if (residual) penalty = penalty + sum(grads[2] * grads[2] * rows(10));
+  penalty.backward();
+  return {grads[0].detach(), x.grad(), w.grad(), b.grad(), r.grad(), {}, {}};
+}
+
+TEST(SyncBatchNorm, gradients_of_gradients_equal_those_of_the_whole_batch) {
+  for (const std::vector<int64_t>& shares :
+       {std::vector<int64_t>{7}, {4, 3}, {1, 5, 1}, {3, 0, 4}}) {
+    for (bool relu : {false, true}) {
+      for (bool residual : {false, true}) {
+        const Result whole = penalise(nullptr, 0, 7, relu, residual);
+        run_local(static_cast<int>(shares.size()), [&](ProcessGroup& g) {
+          int64_t begin = 0;
+          for (int r = 0; r < g.rank(); ++r) begin += shares[static_cast<size_t>(r)];
+          const int64_t n = shares[static_cast<size_t>(g.rank())];
+          const Result mine = penalise(&g, begin, n, relu, residual);
+          const auto part = [&](const Tensor& x) { return raw::narrow(x, 0, begin, n); };
+          expect_near(mine.y, part(whole.y), 1e-10);
+          expect_near(mine.gx, part(whole.gx), 1e-8);
+          if (residual) expect_near(mine.gr, part(whole.gr), 1e-8);
+          g.all_reduce({mine.gw, mine.gb})->wait();
+          expect_near(mine.gw, whole.gw, 1e-8);
+          expect_near(mine.gb, whole.gb, 1e-8);
+        });
+      }
+    }
+  }
+}
+
+TEST(SyncBatchNorm, a_residual_of_another_dtype_is_promoted_under_autocast_as_in_batch_norm) {
+  run_local(1, [](ProcessGroup& g) {
+    const Tensor half = random_of({6, 3}, 1, DType::kBF16),
+                 single = random_of({6, 3}, 2, DType::kF32);
+    const BatchNormOptions options{.training = true, .relu = true};
+    for (const auto& [x, residual] : {std::pair(half, single), std::pair(single, half)}) {
+      EXPECT_THROWS_WITH(sync_batch_norm(g, x, residual, {}, {}, {}, {}, options), DTypeError,
+                         "sync_batch_norm: residual must have x's dtype");
+      const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
+      const Tensor y = sync_batch_norm(g, x, residual, {}, {}, {}, {}, options);
+      EXPECT_EQ(y.dtype(), DType::kF32);
+      expect_near(y, batch_norm_act(x, residual, {}, {}, {}, {}, options), 1e-5);
+    }
+  });
+}
+
+// Half a unit in the last place of the true value, and what f32 adds.
+TEST(SyncBatchNorm, gradients_in_halves_are_rounded_once) {
+  const Shape sizes{40, 3};
+  const auto halves = [&](const Shape& s, unsigned seed) {
+    return random_of(s, seed, DType::kBF16);
+  };
+  const auto wide = [](const Tensor& x) { return raw::clone(raw::to(x, DType::kF64)); };
+  Tensor x = wide(halves(sizes, 1)), w = wide(halves({3}, 3)), b = wide(halves({3}, 4));
+  for (Tensor* t : {&x, &w, &b}) t->set_requires_grad();
+  batch_norm_act(x, {}, {}, {}, w, b, {.training = true}).backward(wide(halves(sizes, 2)));
+  run_local(2, [&](ProcessGroup& g) {
+    const auto rows = [&](const Tensor& t) {
+      return raw::clone(raw::narrow(t, 0, 20 * g.rank(), 20));
+    };
+    Tensor mine = rows(halves(sizes, 1)), weight = halves({3}, 3), bias = halves({3}, 4);
+    for (Tensor* t : {&mine, &weight, &bias}) t->set_requires_grad();
+    sync_batch_norm(g, mine, {}, {}, {}, weight, bias, {.training = true})
+        .backward(rows(halves(sizes, 2)));
+    EXPECT_EQ(weight.grad().dtype(), DType::kBF16);
+    const auto got = mine.grad().to_vector<double>(), wanted = rows(x.grad()).to_vector<double>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      int exponent = 0;
+      std::frexp(wanted[i], &exponent);  // in [2^(e-1), 2^e): units of 2^(e-8)
+      ASSERT_NEAR(got[i], wanted[i], std::ldexp(0.5, exponent - 8) + 1e-6) << i;
+    }
+  });
 }
 
 TEST(SyncBatchNorm, one_value_in_all_is_an_error_on_all_ranks) {
