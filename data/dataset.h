@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,9 +13,11 @@
 namespace tarn::data {
 
 struct Batch {
-  Tensor input;                      ///< [N, ...]; pictures [N, C, H, W] f32, undefined if N = 0
-  Tensor target;                     ///< [N] i64 class numbers, or what the dataset says
-  std::vector<std::string> skipped;  ///< examples left out because they could not be read
+  Tensor input{};                      ///< [N, ...]; pictures [N, C, H, W] f32, undefined if N = 0
+  Tensor target{};                     ///< [N] i64 class numbers, or what the dataset says
+  std::vector<std::string> skipped{};  ///< examples left out because they could not be read
+  /// What else belongs to the examples, by name: lengths, masks, ids; a row each.
+  std::map<std::string, Tensor> extra{};
 
   int64_t size() const { return input.defined() ? input.size(0) : 0; }
 };

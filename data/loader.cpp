@@ -51,6 +51,15 @@ struct Epoch::State {
     }
   }
 
+  static void pin(Batch& batch) {
+    const auto pin_one = [](Tensor& x) {
+      if (x.defined()) x = pin_memory(x);
+    };
+    pin_one(batch.input);
+    pin_one(batch.target);
+    for (auto& [name, x] : batch.extra) pin_one(x);
+  }
+
   Batch prepare(int64_t number) const {
     int64_t begin = number * options.batch_size;
     int64_t end = std::min(begin + options.batch_size, static_cast<int64_t>(order.size()));
@@ -66,10 +75,7 @@ struct Epoch::State {
     Batch batch = dataset.batch(
         std::span(order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         key);
-    if (options.pin_memory && batch.size() > 0) {
-      batch.input = pin_memory(batch.input);
-      batch.target = pin_memory(batch.target);
-    }
+    if (options.pin_memory && batch.size() > 0) pin(batch);
     return batch;
   }
 
@@ -149,6 +155,8 @@ std::optional<Batch> Epoch::next() {
 DataLoader::DataLoader(const Dataset& dataset, std::unique_ptr<Sampler> sampler,
                        const LoaderOptions& options)
     : dataset_(dataset), sampler_(std::move(sampler)), options_(options) {
+  TARN_CHECK_AS(ValueError, sampler_ != nullptr,
+                "DataLoader: there is no sampler; leave it out for the order of the dataset");
   TARN_CHECK_AS(ValueError, options.batch_size > 0, "DataLoader: batch_size must be positive; got ",
                 options.batch_size);
   TARN_CHECK_AS(ValueError, options.workers >= 0 && options.prefetch > 0 && options.timeout_s > 0,
@@ -173,6 +181,15 @@ Epoch DataLoader::epoch(int64_t epoch, int64_t first_batch) const {
                 first_batch, " is outside [0, ", size(), "]");
   auto state = std::make_shared<Epoch::State>(dataset_, options_, EpochKey{options_.seed, epoch});
   state->order = sampler_->order(epoch);
+  TARN_CHECK_AS(ValueError, static_cast<int64_t>(state->order.size()) == sampler_->size(),
+                "DataLoader: the sampler must order as many examples as its size(); got ",
+                state->order.size(), " for ", sampler_->size(), " in epoch ", epoch);
+  const int64_t examples = dataset_.size();
+  for (size_t i = 0; i < state->order.size(); ++i) {
+    TARN_CHECK_AS(IndexError, state->order[i] >= 0 && state->order[i] < examples,
+                  "DataLoader: the sampler orders example ", state->order[i], " at position ", i,
+                  " of epoch ", epoch, ", but the dataset has ", examples);
+  }
   state->batches = size();
   state->taken = state->consumed = first_batch;
   Epoch::State::start_workers(state);

@@ -80,11 +80,15 @@ class Epoch {
 
 class DataLoader {
  public:
-  /// The dataset must outlive the loader and its epochs. Throws ValueError on bad options.
+  /// The dataset must outlive the loader and its epochs. Throws ValueError on bad options, and
+  /// where there is no sampler.
   DataLoader(const Dataset& dataset, std::unique_ptr<Sampler> sampler,
              const LoaderOptions& options);
   /// In the order of the dataset.
   DataLoader(const Dataset& dataset, const LoaderOptions& options);
+  /// A dataset made for the call would be gone before the first batch.
+  DataLoader(const Dataset&&, std::unique_ptr<Sampler>, const LoaderOptions&) = delete;
+  DataLoader(const Dataset&&, const LoaderOptions&) = delete;
 
   /// Batches in an epoch.
   int64_t size() const;
@@ -93,6 +97,8 @@ class DataLoader {
   /// That of its options.
   int64_t ahead() const { return options_.ahead(); }
   /// Starts a pass. first_batch > 0 resumes in the middle, without preparing what came before.
+  /// Throws ValueError where the sampler's order is not as long as its size(), IndexError where it
+  /// names an example that the dataset does not have.
   Epoch epoch(int64_t epoch, int64_t first_batch = 0) const;
 
  private:

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "tarn/core/random.h"
 
@@ -44,5 +47,15 @@ class Rng {
   Philox4 block_{};
   int used_ = 4;
 };
+
+/// 0, 1, ..., n - 1 in random order (Fisher-Yates).
+inline std::vector<int64_t> permutation(int64_t n, Rng& rng) {
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t i = n - 1; i > 0; --i) {
+    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(rng.below(i + 1))]);
+  }
+  return order;
+}
 
 }  // namespace tarn::data

@@ -7,6 +7,8 @@
 
 namespace tarn::data {
 
+class Rng;
+
 /// Thread safety: const methods may be called from any thread.
 class Sampler {
  public:
@@ -71,6 +73,28 @@ class DistributedSampler final : public Sampler {
  private:
   int64_t n_;
   DistributedOptions options_;
+};
+
+/// Draws num_samples examples an epoch, each with a chance proportional to its weight; the weights
+/// need not add up to 1. Without replacement no example comes twice in an epoch. One that does come
+/// twice is augmented alike both times.
+class WeightedRandomSampler final : public Sampler {
+ public:
+  /// weights: one per example. Throws ValueError if a weight is negative or not finite, none is
+  /// positive, or without replacement fewer are positive than samples are asked for.
+  WeightedRandomSampler(std::vector<double> weights, int64_t num_samples, bool replacement = true,
+                        uint64_t seed = 0);
+  int64_t size() const override { return num_samples_; }
+  std::vector<int64_t> order(int64_t epoch) const override;
+
+ private:
+  std::vector<int64_t> with_replacement(Rng& rng) const;
+  std::vector<int64_t> without_replacement(Rng& rng) const;
+
+  std::vector<double> weights_;
+  int64_t num_samples_;
+  bool replacement_;
+  uint64_t seed_;
 };
 
 }  // namespace tarn::data

@@ -4,10 +4,13 @@
 #include <limits>
 #include <set>
 #include <thread>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
+#include "tarn/core/device.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/transfer.h"
 #include "tarn/data/loader.h"
 #include "tarn/tests/temp_folder.h"
 
@@ -121,6 +124,82 @@ TEST(DataLoaderTest, splits_an_epoch_into_batches) {
   EXPECT_MESSAGE(ValueError, DataLoader(data, {.batch_size = 0}), "batch_size must be positive");
   EXPECT_MESSAGE(ValueError, DataLoader(data, {.workers = -1}), "needs workers >= 0");
   EXPECT_MESSAGE(ValueError, all.epoch(0, 4), "first_batch 4 is outside [0, 3]");
+}
+
+// A dataset that is made for the call would dangle.
+static_assert(std::is_constructible_v<DataLoader, const TensorDataset&, LoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, TensorDataset, LoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, const TensorDataset, LoaderOptions>);
+static_assert(std::is_constructible_v<DataLoader, TensorDataset&, std::unique_ptr<RandomSampler>,
+                                      LoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, TensorDataset, std::unique_ptr<RandomSampler>,
+                                       LoaderOptions>);
+static_assert(!std::is_constructible_v<DataLoader, const TensorDataset, std::unique_ptr<Sampler>,
+                                       LoaderOptions>);
+
+// Says one size and gives an order that may be another.
+class WrongSampler final : public Sampler {
+ public:
+  WrongSampler(int64_t n, std::vector<int64_t> order) : n_(n), order_(std::move(order)) {}
+  int64_t size() const override { return n_; }
+  std::vector<int64_t> order(int64_t) const override { return order_; }
+
+ private:
+  int64_t n_;
+  std::vector<int64_t> order_;
+};
+
+TEST(DataLoaderTest, says_what_is_wrong_with_a_sampler) {
+  const MemoryImages data = numbered(3);
+  const auto start = [&](int64_t n, std::vector<int64_t> order, int64_t epoch = 0) {
+    DataLoader(data, std::make_unique<WrongSampler>(n, std::move(order)), {.workers = 2})
+        .epoch(epoch);
+  };
+  start(3, {2, 2, 0});
+  EXPECT_MESSAGE(ValueError, DataLoader(data, nullptr, {}), "there is no sampler; leave it out");
+  EXPECT_MESSAGE(ValueError, start(3, {0, 1}, 5),
+                 "the sampler must order as many examples as its size(); got 2 for 3 in epoch 5");
+  EXPECT_MESSAGE(ValueError, start(2, {0, 1, 2}), "got 3 for 2 in epoch 0");
+  EXPECT_MESSAGE(IndexError, start(3, {0, 3, 1}, 7),
+                 "the sampler orders example 3 at position 1 of epoch 7, but the dataset has 3");
+  EXPECT_MESSAGE(IndexError, start(1, {-1}), "orders example -1 at position 0");
+}
+
+// A dataset with more to say about its examples than input and target.
+class Sentences final : public Dataset {
+ public:
+  int64_t size() const override { return 10; }
+  Batch batch(std::span<const int64_t> indices, const EpochKey&) const override {
+    const auto n = static_cast<int64_t>(indices.size());
+    return {.input = zeros({n, 4}),
+            .target = zeros({n}),
+            .extra = {{"length",
+                       from_vector(std::vector<int64_t>(indices.begin(), indices.end()), {n})}}};
+  }
+};
+
+TEST(DataLoaderTest, hands_on_what_else_belongs_to_the_examples) {
+  const Sentences data;
+  for (const int workers : {0, 2}) {
+    const DataLoader loader(data, {.batch_size = 4, .workers = workers});
+    std::vector<int> lengths;
+    for (const Batch& batch : loader.epoch(0)) {
+      EXPECT_TRUE(batch.skipped.empty());
+      for (int n : batch.extra.at("length").to_vector<int>()) lengths.push_back(n);
+    }
+    EXPECT_EQ(lengths, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  }
+}
+
+TEST(DataLoaderTest, pins_all_tensors_of_a_batch) {
+  if (available_devices().size() < 2) GTEST_SKIP() << "without a GPU there is no pinned memory";
+  const Sentences data;
+  const DataLoader loader(data, {.batch_size = 4, .pin_memory = true});
+  const Batch batch = *loader.epoch(0).next();
+  EXPECT_TRUE(is_pinned(batch.input));
+  EXPECT_TRUE(is_pinned(batch.target));
+  EXPECT_TRUE(is_pinned(batch.extra.at("length")));
+  EXPECT_EQ(batch.extra.at("length").to_vector<int>(), (std::vector<int>{0, 1, 2, 3}));
 }
 
 TEST(DataLoaderTest, gives_the_same_batches_whatever_the_number_of_workers) {
