@@ -232,7 +232,7 @@ class TarnBert : public BertFolder {
     if (!fs::exists(program)) GTEST_SKIP() << "the program is not built";
   }
   Ended run(Texts arguments) {
-    arguments.insert(arguments.end(), {"--device", "cpu", "--threads", "1"});
+    arguments.insert(arguments.begin(), {"--device", "cpu", "--threads", "1"});
     return Process(program, arguments, folder).wait();
   }
   static std::vector<Json> lines(const std::string& text) {
@@ -306,6 +306,14 @@ TEST_F(TarnBert, what_cannot_be_done_is_one_clear_error) {
   fails({folder.str(), "--input", folder / "none.txt"}, 1, "none.txt: No such file");
   fails({folder / "none", "a"}, 1, "none: No such file");
   fails({folder.str(), "a", "--output", folder / "none/v.npy"}, 1, "none/v.npy");
+  fails({folder.str(), "a", "--threads", "4294967297"}, 2, "an integer from 0 to 1024");
+  fails({folder.str(), "a", "--device", "abc"}, 2, "--device: expected auto, cpu, cuda or");
+  Json config = Json::parse(slurp(folder / "config.json"));
+  config.erase("max_position_embeddings");
+  folder.write("config.json", config.dump());
+  // The program's name stands in front once.
+  fails({folder.str(), "a"}, 1,
+        "tarn-bert: error: " + folder / "config.json lacks max_position_embeddings");
 }
 
 // What golden/minilm_reference.py needs to make its file of facts is in its text.

@@ -116,7 +116,8 @@ TEST(GptWeightFiles, what_is_written_for_others_is_what_they_write) {
   for (const auto& [name, tensor] : huggingface(*gpt)) {
     if (name != "h.0.attn.bias") hf.add(name, tensor);
   }
-  save_safetensors(folder / "hf.safetensors", hf, {{"format", "pt"}});
+  save_safetensors(folder / "hf.safetensors", hf,
+                   {{"format", "pt"}, {"n_head", "2"}, {"activation_function", "gelu_new"}});
   export_gpt(folder / "x.safetensors", *gpt, nullptr, DType::kF32);
   EXPECT_EQ(slurp(folder / "x.safetensors"), slurp(folder / "hf.safetensors"));
   const auto bpe = data::train_bpe("low lower lowest low low", 262);

@@ -199,6 +199,22 @@ TEST(Options, help_and_version_end_the_program_well) {
   EXPECT_TRUE(out.starts_with("tarn-test 0.1.0\nusage: tarn-test")) << out;
 }
 
+TEST(Options, every_program_has_a_version_and_a_bool_takes_words) {
+  bool amp = false;
+  Options options("tarn-x", "");
+  options.add("--amp", &amp, "");
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(options.parse({"--version"}));
+  EXPECT_TRUE(testing::internal::GetCapturedStdout().starts_with("tarn-x "));
+  EXPECT_TRUE(options.parse({"--amp", "yes"}));
+  EXPECT_TRUE(amp);
+  EXPECT_TRUE(options.parse({"--amp", "off"}));
+  EXPECT_FALSE(amp);
+  Table t;  // where the word may be an argument, it is one
+  EXPECT_TRUE(t.options.parse({"--amp", "yes"}));
+  EXPECT_EQ(t.input, "yes");
+}
+
 TEST(Options, values_and_command_line_can_be_recorded) {
   Table t;
   t.options.parse({"--seed", "3", "my file"});

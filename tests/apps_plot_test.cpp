@@ -182,6 +182,13 @@ TEST(Chart, lines_fit_the_width_and_show_title_legend_and_axes) {
   EXPECT_NE(line_chart(figure(), {.color = true}).find("\x1b[34m"), std::string::npos);
 }
 
+TEST(Chart, a_narrow_terminal_gets_a_narrow_chart) {
+  EXPECT_EQ(chart_width(200), 64);
+  EXPECT_EQ(chart_width(80), 64);
+  EXPECT_EQ(chart_width(50), 34);
+  EXPECT_EQ(chart_width(1), 12);
+}
+
 TEST(Chart, a_straight_line_runs_from_corner_to_corner) {
   Figure f;
   f.series.push_back({.x = {0, 1}, .y = {0, 1}});

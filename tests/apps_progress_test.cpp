@@ -40,6 +40,27 @@ TEST(Progress, a_narrow_terminal_is_never_overrun) {
   }
 }
 
+TEST(Progress, a_line_of_80_columns_has_a_bar) {
+  const ProgressState s{.label = "Epoch 1/7",
+                        .unit = "img",
+                        .postfix = "loss=0.2313, acc=91.23 %",
+                        .done = 27000,
+                        .total = 60000,
+                        .elapsed = 12,
+                        .rate = 2230};
+  const auto blocks = [](const std::string& line) {
+    const size_t bar = line.find('|') + 1;
+    return display_width(line.substr(bar, line.find('|', bar) - bar));
+  };
+  for (int64_t width = 66; width < 120; ++width) {
+    const std::string line = progress_line(s, width);
+    EXPECT_GE(blocks(line), 10) << line;
+    EXPECT_LE(display_width(line), width) << line;
+  }
+  EXPECT_TRUE(progress_line(s, 110).find("27000/60000") != std::string::npos);
+  EXPECT_TRUE(progress_line(s, 85).starts_with("Epoch 1/7:  45%|")) << progress_line(s, 85);
+}
+
 struct FakeTerminal {
   std::ostringstream out;
   double now = 0;

@@ -1,4 +1,5 @@
 // apps_resnet_ranks_test.cpp - tarn-run tarn-resnet: several ranks train as one process does.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -56,6 +57,13 @@ class ResnetRanks : public testing::Test {
                                     "--name",
                                     name,
                                     "--sync-bn"};
+    // A run that goes on has a place and a name.
+    if (std::count(more.begin(), more.end(), "--resume") > 0) {
+      for (const char* flag : {"--output-dir", "--name"}) {
+        const auto at = std::find(all.begin(), all.end(), flag);
+        if (at != all.end()) all.erase(at, at + 2);
+      }
+    }
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -35,7 +36,7 @@ class Pictures final : public data::ImageDataset {
   int64_t label(int64_t index) const override { return index % 2; }
   const std::vector<std::string>& classes() const override { return classes_; }
 
-  mutable int64_t taken = 0;
+  mutable std::atomic<int64_t> taken = 0;  // by several loader threads
   int64_t signal_at = -1;
   std::set<int64_t> unreadable;
 

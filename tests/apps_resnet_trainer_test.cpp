@@ -215,16 +215,20 @@ TEST(resnet_checkpoint, one_at_every_save_interval_goes_on_to_the_same_bits) {
   s.workers = 2;
   const TempFolder folder;
   ImageData data = pictures();
-  OneRun whole(s, data, folder.str());
-  ASSERT_TRUE(whole.trainer->fit());
-  const std::string weights = whole.weights(), momenta = whole.momenta();
-  CheckpointManager m((whole.run.path() / "checkpoints").string(), {.keep_last = 20});
+  std::string weights, momenta;
+  {
+    OneRun whole(s, data, folder.str());
+    ASSERT_TRUE(whole.trainer->fit());
+    weights = whole.weights();
+    momenta = whole.momenta();
+  }
+  CheckpointManager m(folder / "run/checkpoints", {.keep_last = 20});
   EXPECT_EQ(m.steps(), (std::vector<int64_t>{0, 2, 4, 5, 6, 8, 10}));
   for (const int64_t step : {8, 6, 5, 4, 2, 0}) {
     for (const int64_t later : m.steps()) {
       if (later > step) fs::remove_all(m.path(later));
     }
-    OneRun again(s, data, whole.run.path().string(), true);
+    OneRun again(s, data, folder / "run", true);
     EXPECT_EQ(again.trainer->state().step, step);
     ASSERT_TRUE(again.trainer->fit());
     EXPECT_EQ(again.weights(), weights) << step;
@@ -237,15 +241,18 @@ TEST(resnet_checkpoint, a_damaged_one_costs_the_way_from_the_one_before) {
   const ResnetSettings s = quick();
   const TempFolder folder;
   ImageData data = pictures();
-  OneRun whole(s, data, folder.str());
-  ASSERT_TRUE(whole.trainer->fit());
-  const std::string weights = whole.weights();
-  const fs::path newest = whole.run.path() / "checkpoints/step-000010/model.safetensors";
+  std::string weights;
+  {
+    OneRun whole(s, data, folder.str());
+    ASSERT_TRUE(whole.trainer->fit());
+    weights = whole.weights();
+  }
+  const fs::path newest = folder / "run/checkpoints/step-000010/model.safetensors";
   std::string bytes = slurp(newest.string());
   bytes[1000] ^= 4;
   std::ofstream(newest, std::ios::binary) << bytes;
   testing::internal::CaptureStderr();
-  OneRun again(s, data, whole.run.path().string(), true);
+  OneRun again(s, data, folder / "run", true);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("step-000010 is damaged: model.safetensors has checksum "), std::string::npos)
       << said;

@@ -172,6 +172,8 @@ TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
     expect_part(file("err"), part);
   };
   usage("--nproc none", "--nproc must be a number from 1 to 1024, auto, cpu or gpu; got \"none\"");
+  usage("--grace 1e300", "--grace: expected a number from 0 to 86400; got '1e300'");
+  usage("--monitor-interval 1e300", "--monitor-interval: expected a number from 0.001 to 86400");
   usage("--nproc 0", "--nproc must be a number from 1 to 1024");
   usage("--nnodes 2", "--nnodes 2 needs --master-addr");
   usage("--nnodes 2 --standalone", "--standalone is for one host");
@@ -181,6 +183,10 @@ TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
   usage("--nproc 1 ./err", "cannot run ./err: it is not executable");
   usage("--bad-flag 1", "--bad-flag");
   EXPECT_EQ(file("started"), "");
+  folder.write("err", "");
+  const std::string alone = "cd " + folder.str() + "; " TARN_BINARY_DIR "/bin/tarn-run ";
+  EXPECT_NE(std::system((alone + "--nproc-per-node 2>err").c_str()), 0);
+  expect_part(file("err"), "--nproc-per-node: expected ");
 }
 
 TEST(RunSettings, flags_end_at_the_program) {
@@ -191,6 +197,31 @@ TEST(RunSettings, flags_end_at_the_program) {
   EXPECT_EQ(split_arguments({"--nproc", "2", "--", "-odd"}).command,
             std::vector<std::string>{"-odd"});
   EXPECT_THROWS_WITH(check_run_settings({}), UsageError, "which program?");
+  EXPECT_THROWS_WITH(split_arguments({"--nproc", "true"}), UsageError,
+                     "which program? --nproc took 'true'; tarn-run --nproc N PROGRAM");
+  EXPECT_EQ(split_arguments({"--nproc", "cpu"}).own.size(), 2u);
+  RunSettings settings;
+  Options options("tarn-run", "");
+  declare_run_flags(options, settings);
+  EXPECT_TRUE(options.help(80).starts_with("usage: tarn-run [options] PROGRAM...\n"));
+}
+
+TEST(RunSettings, what_cannot_be_looked_at_is_no_program) {
+  const test::TempFolder folder;
+  const std::string loop = folder / "loop", blocked = folder.write("file", "x") + "/program";
+  std::filesystem::create_symlink("loop", loop);
+  for (const std::string& path : {loop, blocked, folder / std::string(300, 'n')}) {
+    EXPECT_THROWS_WITH(find_program(path), UsageError,
+                       "cannot run " + path + ": there is no such file");
+  }
+  EXPECT_THROWS_WITH(find_program(folder.str()), UsageError, "it is not executable");
+  const std::string path = getenv("PATH") ? getenv("PATH") : "";
+  // On the way to sh: a link to itself, and a folder that is one.
+  std::filesystem::create_symlink("sh", folder / "sh");
+  setenv("PATH", (folder.str() + ":" + loop + ":/bin").c_str(), 1);
+  EXPECT_EQ(find_program("sh"), "/bin/sh");
+  EXPECT_THROWS_WITH(find_program("loop"), UsageError, "cannot find the program loop on PATH");
+  setenv("PATH", path.c_str(), 1);
 }
 
 TEST(RunFlight, names_the_ranks_that_are_missing) {

@@ -94,6 +94,18 @@ TEST_F(Scripts, quickstart_gpt_needs_no_package_for_a_text_of_the_users) {
   EXPECT_TRUE(out.ends_with("==> Training: build/bin/tarn-gpt --data gpt\n")) << out;
 }
 
+TEST_F(Scripts, quickstart_refuses_words_it_does_not_know_before_it_builds) {
+  run("apps/quickstart --dry-run gpt resnet");
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(out, "quickstart: error: 'resnet' after gpt is neither a flag nor its value\n");
+  run("apps/quickstart --dry-run gtp");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("the first word is resnet or gpt, or a flag; got 'gtp'")) << out;
+  EXPECT_FALSE(has("==>")) << out;
+  run("apps/quickstart --dry-run --name 'a b'");
+  EXPECT_TRUE(out.ends_with("build/bin/tarn-resnet --name a\\ b\n")) << out;
+}
+
 TEST_F(Scripts, sudo_is_used_only_when_not_root) {
   fake("id", "echo 1000");
   run("apps/quickstart --dry-run");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tarn/apps/bench/timing.h"
+#include "tarn/apps/common/options.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/views.h"
@@ -89,6 +90,15 @@ CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes,
 }
 
 }  // namespace
+
+void check_collective_filter(const std::string& filter) {
+  std::string names;
+  for (const Kind& kind : kinds(1)) {
+    if (std::string(kind.name).find(filter) != std::string::npos) return;
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  throw apps::UsageError("--filter " + filter + ": no collective matches; there are " + names);
+}
 
 void bench_collectives(dist::ProcessGroup& group, const CollectiveSettings& s,
                        const std::function<void(const CollectiveResult&)>& report) {

@@ -3,6 +3,7 @@
 
 #include "tarn/apps/bench/timing.h"
 #include "tarn/apps/bench/train.h"
+#include "tarn/apps/common/text.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/backend.h"
@@ -49,12 +50,27 @@ GenerateResult bench_generate(const GenerateSettings& s) {
     synchronize(device);
     times.push_back(now_s() - start);
   }
-  GenerateResult r;
+  GenerateResult r{};
   r.tokens_per_s = 1 / median(times);
   r.read_gbps = device.is_cpu() ? measure_read_gbps() : measure_peak(device).gbps;
-  r.limit =
-      r.read_gbps * 1e9 / (4.0 * static_cast<double>(gpt->num_parameters_without_positions()));
+  const double bytes = 4.0 * static_cast<double>(gpt->num_parameters_without_positions());
+  r.limit = r.read_gbps * 1e9 / bytes;
+  r.weights_mib = bytes / (1 << 20);
   return r;
+}
+
+std::string generate_text(const std::string& model, const GenerateResult& r) {
+  const std::string rate =
+      apps::format("%s: %.1f tokens/s, batch 1; ", model.c_str(), r.tokens_per_s);
+  if (r.tokens_per_s > r.limit) {
+    // Then memory is not what limits, and a share of it means nothing.
+    return rate + apps::format(
+                      "the %.1f MiB of weights stay in the caches: from memory, at %.1f "
+                      "GB/s, it would be %.1f at most",
+                      r.weights_mib, r.read_gbps, r.limit);
+  }
+  return rate + apps::format("%.0f %% of the %.1f that reading the weights at %.1f GB/s allows",
+                             100 * r.tokens_per_s / r.limit, r.limit, r.read_gbps);
 }
 
 }  // namespace tarn::bench

@@ -15,11 +15,15 @@ struct GenerateResult {
   double tokens_per_s;
   double limit;      ///< tokens/s if each weight were read once a token, at the measured rate
   double read_gbps;  ///< that rate
+  double weights_mib;
 };
 
 /// One text, f32, with the key-value cache, after a prompt of 8 tokens; the most likely token each
 /// time. Checks the first tokens against the model without a cache. Throws Error on a model that is
 /// no GPT.
 GenerateResult bench_generate(const GenerateSettings& settings);
+
+/// One line for people.
+std::string generate_text(const std::string& model, const GenerateResult& result);
 
 }  // namespace tarn::bench

@@ -12,6 +12,7 @@
 #include "tarn/apps/bench/collectives.h"
 #include "tarn/apps/bench/dist.h"
 #include "tarn/apps/bench/generate.h"
+#include "tarn/apps/bench/meeting.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -104,9 +105,36 @@ void print_collectives(dist::ProcessGroup& group, const bench::CollectiveSetting
   });
 }
 
+// Threads of this process, each with a GPU.
+void run_gpu_threads(int count, const bench::CollectiveSettings& settings, bool json) {
+  if (has_backend(DeviceType::kCUDA)) {
+    const int gpus = backend(DeviceType::kCUDA).device_count();
+    if (count > gpus) {
+      throw apps::UsageError("--ranks " + std::to_string(count) +
+                             ": every rank needs a GPU of its own, and this machine has " +
+                             std::to_string(gpus));
+    }
+  }
+  const auto meeting = std::make_shared<bench::Meeting>();
+  auto cpu = dist::make_local_groups(count, {.name = "world cpu"});
+  const auto make = [&](int r) {
+    return meeting->attend([&] {
+      return dist::make_nccl_group(
+          meeting, r, count,
+          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
+    });
+  };
+  dist::run_threads(count, make, [&](dist::ProcessGroup& group) {
+    bench::CollectiveSettings own = settings;
+    own.device = Device(DeviceType::kCUDA, group.rank());
+    print_collectives(group, own, json);
+  });
+}
+
 // Under a launcher its ranks; else threads of this process. Over NCCL each has a GPU.
 int run_collectives(bench::CollectiveSettings settings, const apps::Ranks& ranks, int local_ranks,
                     const std::string& transport, Device device, bool json) {
+  bench::check_collective_filter(settings.filter);
   if (ranks.group()) {
     if (std::string(ranks.group()->transport()) == "nccl") {
       settings.device = device.is_cuda()
@@ -121,18 +149,7 @@ int run_collectives(bench::CollectiveSettings settings, const apps::Ranks& ranks
                            "tarn-run --nproc 2 tarn-bench collectives --transport " + transport);
   }
   if (transport == "nccl" || device.is_cuda()) {
-    const auto store = std::make_shared<dist::MemoryStore>();
-    auto cpu = dist::make_local_groups(local_ranks, {.name = "world cpu"});
-    const auto make = [&](int r) {
-      return dist::make_nccl_group(
-          store, r, local_ranks,
-          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
-    };
-    dist::run_threads(local_ranks, make, [&](dist::ProcessGroup& group) {
-      bench::CollectiveSettings own = settings;
-      own.device = Device(DeviceType::kCUDA, group.rank());
-      print_collectives(group, own, json);
-    });
+    run_gpu_threads(local_ranks, settings, json);
   } else {
     dist::run_local(local_ranks,
                     [&](dist::ProcessGroup& group) { print_collectives(group, settings, json); });
@@ -147,6 +164,7 @@ void print_json(const bench::OpResult& r) {
   std::cout << line.text() << std::endl;
 }
 
+constexpr double kMostBytes = 1e12;
 bench::Peak peak;
 
 void print_row(const bench::OpResult& r) {
@@ -183,11 +201,7 @@ int run_generate(const bench::GenerateSettings& settings, bool json) {
                      .text()
               << "\n";
   } else {
-    std::printf(
-        "%s: %.1f tokens/s, batch 1; %.0f %% of the %.1f that reading the weights at %.1f GB/s "
-        "allows\n",
-        settings.model.c_str(), r.tokens_per_s, 100 * r.tokens_per_s / r.limit, r.limit,
-        r.read_gbps);
+    std::cout << bench::generate_text(settings.model, r) << "\n";
   }
   return 0;
 }
@@ -209,7 +223,7 @@ int run(int argc, char** argv) {
       "tarn-bench",
       "Measures training steps (train; dist: alone, with DataParallel, with DDP), text generation "
       "(generate), operators (ops) and collectives; accounts for a step on a GPU (roofline).");
-  options.positional("COMMAND", &command, "train, dist, generate, ops, collectives or roofline")
+  options.positional("COMMAND", &command, "what to measure")
       .choices({"train", "dist", "generate", "ops", "collectives", "roofline"})
       .required();
   options.group("train");
@@ -226,7 +240,9 @@ int run(int argc, char** argv) {
            "DataParallel over so many GPUs, or threads of the cpu; 0: without")
       .range(0, 64);
   options.group("dist (with the flags of train, and --transport)");
-  options.add("--counts", &d.counts, "numbers of devices or ranks to compare").value_name("N,N,..");
+  options.add("--counts", &d.counts, "numbers of devices or ranks to compare")
+      .value_name("N,N,..")
+      .range(1, 64);
   options.group("generate (with --model gpt or gpt2)");
   options.add("--tokens", &g.tokens, "how many").at_least(4);
   options.group("ops");
@@ -234,8 +250,8 @@ int run(int argc, char** argv) {
   options.group("collectives");
   options.add("--ranks", &local_ranks, "threads as ranks, where no launcher started several")
       .range(1, 64);
-  options.add("--min-bytes", &c.min_bytes, "smallest message").at_least(4);
-  options.add("--max-bytes", &c.max_bytes, "largest message").at_least(4);
+  options.add("--min-bytes", &c.min_bytes, "smallest message").range(4, kMostBytes);
+  options.add("--max-bytes", &c.max_bytes, "largest message").range(4, kMostBytes);
   options.group("roofline (with --model, --stem, --input, --batch, --dtype)");
   options.add("--machine", &machine, "whose limits").choices({"h200", "h100", "a100"});
   options.add("--ptxas", &ptxas, "instead: registers and occupancy of each kernel, from this log")
@@ -247,10 +263,13 @@ int run(int argc, char** argv) {
   options.add("--tf32", &s.tf32, "on a GPU: products on tensor cores, inputs rounded to TF32");
   options.add("--device", &s.device, "cpu, or cuda[:i]").value_name("DEVICE");
   options.add("--dtype", &s.dtype, "of the numbers").choices({"float32", "bfloat16"});
-  options.add("--threads", &s.threads, "threads of the kernels").at_least(1);
+  options.add("--threads", &s.threads, "threads of the kernels").range(1, 1024);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
-  const apps::Ranks ranks = apps::Ranks::join({.transport = transport}, s.device);
+  // The others are of this process alone, whatever a launcher left in the environment.
+  const bool together = command == "train" || command == "collectives";
+  const apps::Ranks ranks =
+      together ? apps::Ranks::join({.transport = transport}, s.device) : apps::Ranks();
   if (!options.given("--threads") && ranks.size() > 1) s.threads = num_threads();
   set_num_threads(static_cast<int>(s.threads));
   set_allow_tf32(s.tf32);

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "tarn/apps/bench/timing.h"
+#include "tarn/apps/common/options.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/backend.h"
@@ -196,6 +198,14 @@ void time_tiny(const std::string& filter, Device device, std::vector<OpResult>& 
   run("add_16_recorded", tracked, true);
 }
 
+[[noreturn]] void no_match(const std::string& filter, const Cases& cases) {
+  std::set<std::string> names{"add_16", "add_16_recorded"};
+  for (const Case& c : cases) names.insert(c.name);
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  throw apps::UsageError("--filter " + filter + ": no operator matches; there are " + list);
+}
+
 }  // namespace
 
 std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device device,
@@ -215,6 +225,7 @@ std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device d
     if (report) report(results.back());
   }
   time_tiny(filter, device, results, report);
+  if (results.empty()) no_match(filter, cases);
   return results;
 }
 

@@ -19,7 +19,8 @@ struct OpResult {
 };
 
 /// Runs the cases whose name contains `filter` in this dtype on this device; `report` sees each
-/// result at once. Throws Error if a result is not within its bound of the same operation in f64.
+/// result at once. Throws UsageError that lists the names if there is no such case, and Error if a
+/// result is not within its bound of the same operation in f64.
 std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device device,
                                 void (*report)(const OpResult&));
 

@@ -1,6 +1,8 @@
 // train.cpp - times whole training steps on one fixed batch.
 #include "tarn/apps/bench/train.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -39,11 +41,23 @@ TrainWork make_mlp(const TrainSettings& s) {
   return w;
 }
 
+// "3x32x32", and nothing around it.
+std::array<int64_t, 3> image_sizes(const std::string& text) {
+  std::array<int64_t, 3> sizes{};
+  const char *at = text.data(), *end = at + text.size();
+  bool good = true;
+  for (size_t i = 0; i < sizes.size() && good; ++i) {
+    if (i > 0) good = at != end && *at++ == 'x';
+    const auto [stop, error] = std::from_chars(at, end, sizes[i]);
+    good = good && error == std::errc() && sizes[i] > 0;
+    at = stop;
+  }
+  TARN_CHECK(good && at == end, "bench: --input must be CxHxW, as 3x32x32; got '", text, "'");
+  return sizes;
+}
+
 TrainWork make_resnet(const TrainSettings& s) {
-  int64_t c = 0, h = 0, width = 0;
-  TARN_CHECK(std::sscanf(s.input.c_str(), "%ldx%ldx%ld", &c, &h, &width) == 3 && c > 0 && h > 0 &&
-                 width > 0,
-             "bench: --input must be CxHxW, as 3x32x32; got '", s.input, "'");
+  const auto [c, h, width] = image_sizes(s.input);
   TrainWork w;
   const bool cifar = s.stem == "cifar";
   const int64_t classes = cifar ? 10 : 1000;

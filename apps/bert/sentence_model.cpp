@@ -74,13 +74,17 @@ void read_config(const fs::path& path, BertOptions& o) {
     expect("model_type", "bert");
     expect("hidden_act", "gelu");
     expect("position_embedding_type", "absolute");
-    o.vocab = j.at("vocab_size");
-    o.positions = j.at("max_position_embeddings");
-    o.types = j.at("type_vocab_size");
-    o.layers = j.at("num_hidden_layers");
-    o.heads = j.at("num_attention_heads");
-    o.size = j.at("hidden_size");
-    o.hidden = j.at("intermediate_size");
+    const auto need = [&](const char* key) -> int64_t {
+      TARN_CHECK_AS(FileError, j.contains(key), kOp, ": ", path.string(), " lacks ", key);
+      return j[key];
+    };
+    o.vocab = need("vocab_size");
+    o.positions = need("max_position_embeddings");
+    o.types = need("type_vocab_size");
+    o.layers = need("num_hidden_layers");
+    o.heads = need("num_attention_heads");
+    o.size = need("hidden_size");
+    o.hidden = need("intermediate_size");
     o.eps = j.value("layer_norm_eps", o.eps);
   });
 }

@@ -39,7 +39,7 @@ void declare_output(Options& options, BertSettings& s) {
   options.add("--input", &s.input, "a file with a text a line; - for standard input")
       .value_name("FILE");
   options.add("-b, --batch-size", &s.batch_size, "texts that go through the model together")
-      .at_least(1);
+      .range(1, 1 << 16);
   options.group("Output");
   options
       .add("--output", &s.output,
@@ -53,7 +53,7 @@ void declare_output(Options& options, BertSettings& s) {
       .add("--device", &s.device,
            "cpu, cuda, cuda:<i>, or auto: the first GPU if there is one, else the cpu")
       .value_name("DEVICE");
-  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
+  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").range(0, 1024);
 }
 
 }  // namespace

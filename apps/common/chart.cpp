@@ -125,6 +125,11 @@ std::string x_axis(const Figure& figure, Range x, int64_t width, size_t margin) 
 
 }  // namespace
 
+int64_t chart_width(int64_t columns) {
+  constexpr int64_t kLabels = 16;  // at the left, and behind the last tick
+  return std::clamp<int64_t>(columns - kLabels, 12, 64);
+}
+
 std::string line_chart(const Figure& all, const ChartOptions& options) {
   const Figure figure = without_faint(all);
   const Range x = x_range(figure), y = y_range(figure);

@@ -13,6 +13,9 @@ struct ChartOptions {
   bool color = false;               // ANSI colours; without them a second line is dotted
 };
 
+/// The plot area, with its labels around it, for a terminal of so many columns.
+int64_t chart_width(int64_t columns);
+
 /// Title, legend, axes with labels and the lines of a figure (but the faint ones), as text:
 ///   loss   ━ train  ━ test
 ///    2.0 ┤⢣

@@ -1,6 +1,7 @@
 // device_choice.cpp - what --device means in every program.
 #include "tarn/apps/common/device_choice.h"
 
+#include "tarn/apps/common/options.h"
 #include "tarn/core/error.h"
 
 namespace tarn::apps {
@@ -13,9 +14,21 @@ bool has_real_gpu() {
   return has_backend(DeviceType::kCUDA) && !is_emulated(backend(DeviceType::kCUDA).info(0));
 }
 
+namespace {
+
+Device parse_device(const std::string& text) {
+  try {
+    return Device(text);
+  } catch (const ValueError&) {
+    throw UsageError("--device: expected auto, cpu, cuda or cuda:<index>; got '" + text + "'");
+  }
+}
+
+}  // namespace
+
 Device choose_device(const std::string& text, std::ostream& say) {
   if (text != "auto") {
-    const Device device(text);
+    const Device device = parse_device(text);
     const int count = backend(device.type).device_count();  // throws if there is none at all
     TARN_CHECK_AS(DeviceError, device.index < count, "--device: this machine has ", count, " GPU",
                   count == 1 ? "" : "s", ", numbered from cuda:0; got ", device);

@@ -5,10 +5,14 @@
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#include "tarn/core/file.h"
 
 namespace tarn::apps {
 namespace {
@@ -32,15 +36,23 @@ int write_all(int fd, std::string_view content) {
 }  // namespace
 
 void write_file(const std::filesystem::path& path, std::string_view content) {
-  const std::string temporary = path.string() + ".tmp" + std::to_string(getpid());
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const WriteTarget target = write_target(path.string());
+  const std::string written =
+      target.replace ? target.path + ".tmp" + std::to_string(getpid()) : target.path;
+  const int fd = target.replace
+                     ? open(written.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
+                     : open_in_place(written);
   if (fd < 0) fail("write", path, errno);
   int error = write_all(fd, content);
-  if (error == 0 && fsync(fd) != 0) error = errno;
+  if (error == 0 && target.replace && fsync(fd) != 0) error = errno;
   if (close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (!target.replace) {
+    if (error != 0) fail("write", path, error);
+    return;
+  }
+  if (error == 0 && rename(written.c_str(), target.path.c_str()) != 0) error = errno;
   if (error != 0) {
-    unlink(temporary.c_str());
+    unlink(written.c_str());
     fail("write", path, error);
   }
 }
@@ -66,6 +78,15 @@ LineFile::~LineFile() {
 
 void LineFile::append(std::string_view line) {
   if (const int error = write_all(fd_, std::string(line) + "\n")) fail("write", path_, error);
+}
+
+bool LineFile::lock(std::chrono::milliseconds patience) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + patience;;) {
+    if (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 void LineFile::sync() {

@@ -1,6 +1,7 @@
 // file.h - writing files so that nothing is lost and every failure names the path and the reason.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -8,8 +9,8 @@
 namespace tarn::apps {
 
 /// Writes a whole file: to a temporary name beside it, synced, then renamed, so that the old
-/// content stays if anything fails. Throws std::runtime_error
-/// "cannot write PATH: No space left on device".
+/// content stays if anything fails. Links stay, and a device or a pipe is written to. Throws
+/// std::runtime_error "cannot write PATH: No space left on device".
 void write_file(const std::filesystem::path& path, std::string_view content);
 
 /// Makes a folder and those above it. Throws "cannot create folder PATH: Permission denied".
@@ -29,6 +30,9 @@ class LineFile {
   void append(std::string_view line);
   /// What was appended survives a power cut, where the file system can.
   void sync();
+  /// Keeps the file for this process while the object lives. False if another still has it after
+  /// this time; true where the file system has no locks.
+  bool lock(std::chrono::milliseconds patience);
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -136,9 +136,9 @@ int64_t find_batch(const MemorySettings& settings, Device device, int64_t most, 
     return good;
   };
   const int64_t found = find_largest(most, fits);
-  TARN_CHECK_AS(
-      OutOfMemoryError, found > 0,
-      "not even a batch of 1 fits; take a smaller model or --grad-checkpoint: ", last_error);
+  TARN_CHECK_AS(OutOfMemoryError, found > 0,
+                "not even a batch of 1 fits; take a smaller model or --grad-checkpoint",
+                settings.limit_gib > 0 ? ", or raise --memory-limit: " : ": ", last_error);
   return found;
 }
 
@@ -158,7 +158,8 @@ int run_or_advise(const MemorySettings& settings, Device device, int64_t batch,
       "--batch-size ", batch, " does not fit into ",
       settings.limit_gib > 0 ? format("--memory-limit %g", settings.limit_gib)
                              : "the memory of " + device.str(),
-      "; --batch-size ", fits, " would (with --grad-checkpoint perhaps more). ", error);
+      "; --batch-size ", fits, " would (with --grad-checkpoint perhaps more)",
+      settings.limit_gib > 0 ? "; or raise --memory-limit. " : ". ", error);
 }
 
 }  // namespace tarn::apps

@@ -1,4 +1,4 @@
-// interrupt.cpp - Ctrl-C and SIGTERM as a flag that training loops poll.
+// interrupt.cpp - Ctrl-C, SIGTERM and SIGHUP as a flag that training loops poll.
 #include "tarn/apps/common/interrupt.h"
 
 #include <cerrno>
@@ -13,6 +13,8 @@ namespace {
 volatile sig_atomic_t g_signal = 0;
 
 void handle(int number) {
+  // A terminal that closes hangs up twice: for itself and by its shell.
+  if (number == SIGHUP && g_signal != 0) return;
   if (g_signal != 0) _exit(128 + number);
   g_signal = number;
   const int saved = errno;
@@ -32,11 +34,14 @@ Interrupt::Interrupt() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &old_int_);
   sigaction(SIGTERM, &action, &old_term_);
+  sigaction(SIGHUP, nullptr, &old_hup_);
+  if (old_hup_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // but for nohup
 }
 
 Interrupt::~Interrupt() {
   sigaction(SIGINT, &old_int_, nullptr);
   sigaction(SIGTERM, &old_term_, nullptr);
+  sigaction(SIGHUP, &old_hup_, nullptr);
 }
 
 bool Interrupt::requested() const {

@@ -1,10 +1,11 @@
-// interrupt.h - Ctrl-C and SIGTERM as a flag that training loops poll.
+// interrupt.h - Ctrl-C, SIGTERM and SIGHUP as a flag that training loops poll.
 //
 //   Interrupt interrupt;
 //   for (...) { if (interrupt.requested()) break; ... }    // then save and return 0
 //
 // The first signal sets the flag; the second ends the process at once with exit code 128 + signal
-// (130 for Ctrl-C). The guard restores the previous handlers. One guard at a time.
+// (130 for Ctrl-C), but a hang-up does not. The guard restores the previous handlers. One guard at
+// a time.
 #pragma once
 
 #include <signal.h>
@@ -18,7 +19,7 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  /// True once SIGINT or SIGTERM has come. Cheap enough to ask every step.
+  /// True once SIGINT, SIGTERM or SIGHUP has come. Cheap enough to ask every step.
   bool requested() const;
   /// The signal that came, or 0.
   int signal() const;
@@ -26,6 +27,7 @@ class Interrupt {
  private:
   struct sigaction old_int_ {};
   struct sigaction old_term_ {};
+  struct sigaction old_hup_ {};
 };
 
 }  // namespace tarn::apps

@@ -7,8 +7,8 @@ namespace tarn::apps {
 
 /// Runs body and returns its result as the exit code. An exception becomes one message on standard
 /// error, "tarn-resnet: error: ...", and exit code 2 for a UsageError, 1 for anything else. So does
-/// standard output that could not be written (a full disk). Under torchrun the message is left in
-/// TORCHELASTIC_ERROR_FILE as well.
+/// standard output that could not be written (a full disk, or it was closed). Under torchrun the
+/// message is left in TORCHELASTIC_ERROR_FILE as well.
 ///   int main(int argc, char** argv) { return main_guard("tarn-resnet", [&] { return run(...); });
 ///   }
 int main_guard(const char* program, const std::function<int()>& body);

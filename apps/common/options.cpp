@@ -175,7 +175,9 @@ std::string Option::json() const {
 }
 
 Options::Options(std::string program, std::string about)
-    : program_(std::move(program)), about_(std::move(about)) {}
+    : program_(std::move(program)),
+      about_(std::move(about)),
+      version_(program_ + " " + TARN_VERSION) {}
 
 Options& Options::group(std::string title) {
   group_ = std::move(title);
@@ -256,6 +258,13 @@ void Options::unknown(const std::string& flag) const {
   throw UsageError("unknown option " + flag + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
+// "--amp yes"; where there are positional arguments only what can hardly be one of them.
+bool Options::is_bool_value(const std::string& text) const {
+  const bool bare = std::none_of(options_.begin(), options_.end(),
+                                 [](const Option& option) { return option.positional_; });
+  return text == "true" || text == "false" || (bare && parse_bool(text));
+}
+
 // Reads the flag at arguments[at] and its value; returns the index of the next argument.
 size_t Options::parse_long(const std::vector<std::string>& arguments, size_t at) {
   const std::string& argument = arguments[at];
@@ -267,8 +276,7 @@ size_t Options::parse_long(const std::vector<std::string>& arguments, size_t at)
       return at + 1;
     }
     if (option->is_bool()) {
-      const bool has_value = at + 1 < arguments.size() &&
-                             (arguments[at + 1] == "true" || arguments[at + 1] == "false");
+      const bool has_value = at + 1 < arguments.size() && is_bool_value(arguments[at + 1]);
       option->set(has_value ? arguments[at + 1] : "true");
       return at + (has_value ? 2 : 1);
     }
@@ -327,7 +335,7 @@ bool Options::parse(const std::vector<std::string>& arguments) {
   for (size_t at = 0; at < arguments.size();) {
     const std::string& argument = arguments[at];
     if (!only_positional && (argument == "--help" || (argument == "-h" && !find_short('h')))) {
-      std::fputs(help(std::clamp<int64_t>(terminal_width(STDOUT_FILENO), 40, 110),
+      std::fputs(help(std::clamp<int64_t>(terminal_width(STDOUT_FILENO), 40, 100),
                       wants_color(STDOUT_FILENO))
                      .c_str(),
                  stdout);

@@ -86,11 +86,12 @@ class Options {
   Options& group(std::string title);
   /// Text after the list of flags in --help, e.g. examples; printed as it is.
   Options& epilog(std::string text);
-  /// Makes --version print this text.
+  /// Makes --version print this text, not the program's name and tarn's version.
   Options& version(std::string text);
 
   /// Adds "--name", "-n, --name" or "--alias, --name". Flags may be written --name 3, --name=3, -n
-  /// 3, -n3, --name_x; a bool also as --no-name and --name false. The last of several wins.
+  /// 3, -n3, --name_x; a bool also as --no-name and --name false (yes, off, ...). The last of
+  /// several wins.
   Option& add(std::string_view flags, Option::Target target, std::string help);
   /// Adds an argument without a dash, in this order; a vector of strings takes all that are left.
   Option& positional(std::string name, Option::Target target, std::string help);
@@ -119,11 +120,12 @@ class Options {
   Option* find(std::string_view name);
   Option* find_short(char name);
   [[noreturn]] void unknown(const std::string& flag) const;
+  bool is_bool_value(const std::string& text) const;
   size_t parse_long(const std::vector<std::string>& arguments, size_t at);
   size_t parse_short(const std::vector<std::string>& arguments, size_t at);
   void assign_positional(const std::string& text);
 
-  std::string program_, about_, group_ = "Options", epilog_, version_;
+  std::string program_, about_, version_, group_ = "Options", epilog_;
   std::deque<Option> options_;  // a deque: add() hands out references
   std::vector<std::string> arguments_;
   size_t positionals_seen_ = 0;

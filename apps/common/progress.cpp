@@ -58,12 +58,24 @@ std::string progress_line(const ProgressState& s, int64_t width, int64_t bar_wid
     return cut(label + std::to_string(s.done) + s.unit + " " + tail, width);
   }
   const double fraction = static_cast<double>(s.done) / static_cast<double>(s.total);
-  const std::string head = label + format("%3d%%", static_cast<int>(100 * fraction));
-  const std::string count = std::to_string(s.done) + "/" + std::to_string(s.total) + " " + tail;
-  // Around the bar stand "|" and "| "; without room for a few columns of bar there is none.
-  const int64_t room = width - display_width(head) - display_width(count) - 3;
-  if (bar_width <= 0 || room < 4) return cut(head + " " + count, width);
-  return head + "|" + bar_text(fraction, std::min(room, bar_width)) + "| " + count;
+  const std::string percent = format("%3d%%", static_cast<int>(100 * fraction));
+  const std::string count = std::to_string(s.done) + "/" + std::to_string(s.total) + " ";
+  if (bar_width <= 0) return cut(label + percent + " " + count + tail, width);
+  // Around the bar stand "|" and "| ". Where a bar of some columns does not fit, first the count
+  // goes, which the percentage tells as well, then the label; last the bar.
+  constexpr int64_t kLeastBar = 10;
+  const auto room = [&](const std::string& text) {
+    return width - display_width(text) - display_width(percent) - display_width(tail) - 3;
+  };
+  const auto line = [&](const std::string& before, const std::string& after) {
+    const int64_t columns = std::min(room(before + after), bar_width);
+    return before + percent + "|" + bar_text(fraction, columns) + "| " + after + tail;
+  };
+  const int64_t least = std::min(kLeastBar, bar_width);
+  if (room(label + count) >= least) return line(label, count);
+  if (room(label) >= least) return line(label, "");
+  if (room("") >= least) return line("", "");
+  return cut(label + percent + " " + count + tail, width);
 }
 
 void Progress::Ema::add(double x) {

@@ -1,8 +1,12 @@
 // run_checkpoints.cpp - saving and resuming, alone and on several ranks.
 #include "tarn/apps/common/run_checkpoints.h"
 
+#include <cmath>
 #include <cstdio>
 #include <sstream>
+
+#include "tarn/autograd/functions.h"
+#include "tarn/autograd/grad_mode.h"
 
 namespace tarn::apps {
 namespace {
@@ -20,6 +24,39 @@ void add_generators(Checkpoint& c, const Ranks& ranks) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     PhiloxState& state = c.generators[generator_of(rank)];
     std::istringstream(all[static_cast<size_t>(rank)]) >> state.seed >> state.offset;
+  }
+}
+
+// An optimizer's saved state with the options it has now. Flags that are not given are those of the
+// run, so these differ only where the user asked for others.
+TensorDict with_own_options(const optim::Optimizer& optimizer, const TensorDict& saved) {
+  const TensorDict own = optimizer.state_dict();
+  TensorDict merged;
+  for (const auto& [name, tensor] : saved) {
+    const bool option = name.starts_with("param_groups.") && !name.ends_with(".params");
+    const Tensor* now = option ? own.find(name) : nullptr;
+    merged.add(name, now ? *now : tensor);
+  }
+  return merged;
+}
+
+// A run that kept no mean has one from here on.
+void start_mean(optim::Ema& ema, const TensorDict& model) {
+  TensorDict fresh;
+  for (const auto& [name, tensor] : ema.state_dict()) {
+    const Tensor* weight = model.find(name);
+    fresh.add(name, weight ? *weight : tensor);
+  }
+  ema.load_state_dict(fresh);
+}
+
+// Only parameters, which are the same on all ranks: all of them fail, or none.
+void check_finite(nn::Module& net, int64_t step) {
+  const NoGradGuard no_grad;
+  for (const auto& [name, p] : net.named_parameters()) {
+    TARN_CHECK(std::isfinite(sum(p).item()), "training: the weights ", name,
+               " are not finite after step ", step,
+               ", so they are not saved and the newest checkpoint stays; try a lower --lr");
   }
 }
 
@@ -51,6 +88,7 @@ void declare_checkpoint_flags(Options& options, CheckpointSettings& s) {
 }
 
 void store(Checkpoint& c, const Trained& t) {
+  check_finite(t.net, c.step);
   c.tensors["model"] = t.net.state_dict();
   c.tensors["optim"] = t.optimizer.state_dict();
   c.tensors["scaler"] = t.scaler.state_dict();
@@ -60,9 +98,12 @@ void store(Checkpoint& c, const Trained& t) {
 
 void restore(const Checkpoint& c, const Trained& t, const Ranks& ranks) {
   t.net.load_state_dict(c.dict("model"));
-  t.optimizer.load_state_dict(c.dict("optim"));
+  t.optimizer.load_state_dict(with_own_options(t.optimizer, c.dict("optim")));
   if (t.scaler.enabled() && !c.dict("scaler").empty()) t.scaler.load_state_dict(c.dict("scaler"));
-  if (t.ema && !c.dict("ema").empty()) t.ema->load_state_dict(c.dict("ema"));
+  if (t.ema) {
+    c.dict("ema").empty() ? start_mean(*t.ema, c.dict("model"))
+                          : t.ema->load_state_dict(c.dict("ema"));
+  }
   const auto own = c.generators.find(generator_of(ranks.rank()));
   default_generator().set_state(own != c.generators.end() ? own->second
                                                           : ranks.apart(c.generator(kGenerator)));

@@ -31,11 +31,13 @@ struct Trained {
   optim::Ema* ema = nullptr;
 };
 /// Puts its state, and this rank's default generator's, into the checkpoint. The tensors are its
-/// own.
+/// own. Throws Error if a weight is not finite: nothing can go on from there.
 void store(Checkpoint& c, const Trained& trained);
-/// Each rank's default generator goes on where it stood; one that has no state in the checkpoint
-/// (there are more ranks than before) draws apart from the main rank's. Throws Error that lists
-/// what does not fit.
+/// The optimizer keeps the options it was made with (learning rate, weight decay, ...), which the
+/// flags say; set its schedule to the step afterwards. A running mean that the checkpoint lacks
+/// starts from its weights. Each rank's default generator goes on where it stood; one that has no
+/// state in the checkpoint (there are more ranks than before) draws apart from the main rank's.
+/// Throws Error that lists what does not fit.
 void restore(const Checkpoint& c, const Trained& trained, const Ranks& ranks = {});
 
 /// A struct with `template <class F> void visit(F&& f) { f("name", member); ... }` to the values of

@@ -81,16 +81,57 @@ JsonObject describe_machine() {
       .add("cores", static_cast<int64_t>(std::thread::hardware_concurrency()));
 }
 
+void check_run_name(const char* flag, const std::string& name) {
+  namespace fs = std::filesystem;
+  const fs::path path = fs::path(name).lexically_normal();
+  const fs::path last = path.has_filename() ? path.filename() : path.parent_path().filename();
+  if (last.empty() || last == "." || last == "..") {
+    throw UsageError(std::string(flag) + ": expected the name of a new folder; got '" + name + "'");
+  }
+}
+
+std::string flag_of_run(const std::filesystem::path& path, const std::string& flag) {
+  std::ifstream in(path / "config.json");
+  const nlohmann::json config = nlohmann::json::parse(in, nullptr, false);
+  if (!config.is_object() || !config.contains("flags")) return "";
+  const nlohmann::json& flags = config["flags"];
+  if (!flags.is_object() || !flags.contains(flag) || flags[flag].is_null()) return "";
+  return flags[flag].is_string() ? flags[flag].get<std::string>() : flags[flag].dump();
+}
+
+namespace {
+
+// What is wrong with the folder of --resume, more than that its config.json cannot be read.
+std::string advice(std::filesystem::path path, int error) {
+  if (error != ENOENT && error != ENOTDIR) return "";
+  if (!is_there(path.string())) return "; there is no such folder";
+  for (int up = 0; up < 2 && path.has_parent_path(); ++up) {
+    path = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    if (is_there((path / "config.json").string())) {
+      return "; pass the run's folder: --resume " + shell_quote(path.string());
+    }
+  }
+  return "; it is not the folder of a run";
+}
+
+}  // namespace
+
 void inherit_flags(Options& options, const std::filesystem::path& path,
                    const std::vector<std::string>& except) {
   const std::filesystem::path file = path / "config.json";
   std::ifstream in(file);
   if (!in) {
+    const int error = errno;
     throw std::runtime_error("no run to go on with: cannot read " + file.string() + ": " +
-                             std::strerror(errno));
+                             std::strerror(error) + advice(path, error));
   }
   try {
     const nlohmann::json config = nlohmann::json::parse(in);
+    const std::string program = config.value("program", options.program());
+    if (program != options.program()) {
+      throw std::runtime_error(path.string() + " is a run of " + program + ", not of " +
+                               options.program());
+    }
     for (const auto& [name, value] : config.at("flags").items()) {
       if (value.is_null() || std::count(except.begin(), except.end(), "--" + name)) continue;
       options.preset("--" + name, value.is_string() ? value.get<std::string>() : value.dump());
@@ -103,9 +144,16 @@ void inherit_flags(Options& options, const std::filesystem::path& path,
 }
 
 RunDir::RunDir(std::filesystem::path path)
-    : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), log_(path_ / "train.log") {}
+    : path_(std::move(path)), metrics_(path_ / "metrics.jsonl"), log_(path_ / "train.log") {
+  constexpr std::chrono::seconds kPatience{3};  // ranks of a killed launcher may be about to end
+  if (!log_.lock(kPatience)) {
+    throw std::runtime_error("another process trains in " + path_.string());
+  }
+}
 
-RunDir RunDir::create(const std::filesystem::path& base, const std::string& name) {
+RunDir RunDir::create(const std::filesystem::path& base, const std::string& given) {
+  check_run_name("--name", given);
+  const std::string name = given.substr(0, given.find_last_not_of('/') + 1);
   make_folder(base);
   for (int number = 1;; ++number) {
     const auto path = base / (number == 1 ? name : name + "-" + std::to_string(number));

@@ -22,16 +22,23 @@ namespace tarn::apps {
 /// that do not belong in a file name become '-'.
 std::string default_run_name(std::string_view model, std::string_view data);
 
+/// Throws UsageError for what cannot name a new folder: "", ".", "..".
+void check_run_name(const char* flag, const std::string& name);
+
 /// What the program runs on: version, git revision of the current folder (or null), compiler, CPU,
 /// host, start time.
 JsonObject describe_machine();
 
 /// Gives flags that the command line leaves out the values they had in the run at `path` (its
 /// config.json), but for those named in `except`. Throws std::runtime_error if the file is missing
-/// or damaged.
+/// or damaged, or if another program wrote it.
 void inherit_flags(Options& options, const std::filesystem::path& path,
                    const std::vector<std::string>& except);
 
+/// The value of "flag" (without dashes) in the run at `path`, as text; "" if it cannot be known.
+std::string flag_of_run(const std::filesystem::path& path, const std::string& flag);
+
+/// A run's folder belongs to one process at a time.
 class RunDir {
  public:
   /// Makes base/name; if it exists, base/name-2, -3, ...
@@ -39,7 +46,8 @@ class RunDir {
   /// For ranks that leave writing to another: metrics and log go nowhere. REQUIRES: nobody asks for
   /// its plots.
   static RunDir nowhere();
-  /// Opens the folder of an earlier run to go on in it. Throws if there is none.
+  /// Opens the folder of an earlier run to go on in it. Throws if there is none, or if
+  /// another process trains in it.
   static RunDir open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }

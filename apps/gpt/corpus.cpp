@@ -123,7 +123,10 @@ Corpus open_corpus(const GptSettings& s, std::shared_ptr<data::Tokenizer> tokeni
   const fs::path path = s.data;
   c.name = s.data == "king-james" ? s.data : path.stem().string();
   if (s.data != "king-james") {
-    TARN_CHECK_AS(FileError, is_there(s.data), "--data ", s.data,
+    std::error_code error;
+    const bool there = fs::exists(s.data, error);
+    TARN_CHECK_AS(FileError, !error, "--data ", s.data, ": ", error.message());
+    TARN_CHECK_AS(FileError, there, "--data ", s.data,
                   ": no such file or folder; pass king-james, a text file, token files or a folder "
                   "with train.bin and val.bin");
   }

@@ -25,19 +25,26 @@ GptWeights with_biases(const Gpt& gpt) {
   return {whole.state_dict(), o};
 }
 
+const char* gelu_name(const GptOptions& o) {
+  return o.tanh_gelu ? "gelu_new" : "gelu";
+}
+
 void save_huggingface(const fs::path& path, const GptWeights& w, DType dtype) {
   TensorDict out;
   for (const auto& [name, tensor] : nn::models::gpt_state_to_huggingface(w.state)) {
     out.add(name, tensor.to(dtype));
   }
-  save_safetensors(path.string(), out, {{"format", "pt"}});
+  save_safetensors(path.string(), out,
+                   {{"format", "pt"},
+                    {"n_head", std::to_string(w.options.heads)},
+                    {"activation_function", gelu_name(w.options)}});
 }
 
 std::string config_json(const GptOptions& o, const data::Tokenizer* tokenizer) {
   JsonObject json;
   json.add_json("architectures", R"(["GPT2LMHeadModel"])")
       .add("model_type", "gpt2")
-      .add("activation_function", o.tanh_gelu ? "gelu_new" : "gelu")
+      .add("activation_function", gelu_name(o))
       .add("layer_norm_epsilon", 1e-5)
       .add("vocab_size", o.vocab)
       .add("n_positions", o.block)

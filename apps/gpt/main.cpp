@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -13,6 +12,7 @@
 
 #include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
+#include "tarn/apps/common/terminal.h"
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/gpt/export.h"
 #include "tarn/apps/gpt/setup.h"
@@ -22,6 +22,7 @@
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random.h"
+#include "tarn/data/bpe.h"
 
 namespace {
 
@@ -35,12 +36,29 @@ std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
   return is_there(path.string()) ? data::load_tokenizer(path.string()) : nullptr;
 }
 
+// What reads and writes a model's text: what is kept with it, else what --tokenizer names.
+std::shared_ptr<data::Tokenizer> tokenizer_of(const GptSettings& s) {
+  std::shared_ptr<data::Tokenizer> own;
+  const fs::path folder = s.resume ? *s.resume : s.init_from;
+  if (s.resume || s.tokenizer == "auto") own = tokenizer_of_run(folder);
+  const bool bpe =
+      is_there((folder / "vocab.json").string()) && is_there((folder / "merges.txt").string());
+  if (!own && bpe && s.tokenizer == "auto") own = data::Bpe::load(folder.string());
+  return own ? own : named_tokenizer(s.tokenizer);
+}
+
 // --init-from FILE: the model in the file. A vocabulary that is larger than the tokenizer's is
 // common (padded); a smaller one cannot read its tokens.
 std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
                                    const data::Tokenizer* tokenizer) {
   const int64_t heads = options.given("--n-head") ? s.n_head : 0;
   GptWeights weights = load_gpt_weights(s.init_from, heads);
+  if (weights.guessed_heads) {
+    std::fprintf(stderr,
+                 "note: nothing says how many attention heads the model in %s has; taking %lld, of "
+                 "64 values each as in GPT-2 (--n-head N says otherwise)\n",
+                 s.init_from.c_str(), static_cast<long long>(weights.options.heads));
+  }
   TARN_CHECK_AS(ValueError, !tokenizer || tokenizer->vocab_size() <= weights.options.vocab,
                 "the model in ", s.init_from, " knows ", weights.options.vocab,
                 " tokens, the tokenizer has ", tokenizer ? tokenizer->vocab_size() : 0);
@@ -60,7 +78,7 @@ std::unique_ptr<Gpt> gpt_from_run(const GptSettings& s, const Ranks& ranks) {
 }
 
 int export_weights(const GptSettings& s, const Options& options) {
-  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  const auto tokenizer = tokenizer_of(s);
   const auto gpt = s.resume ? gpt_from_run(s, Ranks()) : gpt_from_file(s, options, tokenizer.get());
   export_gpt(*s.export_to, *gpt, tokenizer.get(), parse_dtype(s.dtype));
   std::printf("wrote %s (%lld parameters, %s%s)\n", s.export_to->c_str(),
@@ -70,12 +88,16 @@ int export_weights(const GptSettings& s, const Options& options) {
 }
 
 int write_samples(const GptSettings& s, const Options& options) {
-  const auto tokenizer = s.resume ? tokenizer_of_run(*s.resume) : named_tokenizer(s.tokenizer);
+  const auto tokenizer = tokenizer_of(s);
   TARN_CHECK(tokenizer,
              "--sample: no tokenizer for this model; pass --tokenizer with the folder of ",
              "GPT-2's vocab.json and merges.txt, byte, or a tokenizer.json");
   const auto gpt = s.resume ? gpt_from_run(s, {}) : gpt_from_file(s, options, tokenizer.get());
   const std::vector<int32_t> prompt = prompt_ids(s.start, *tokenizer);
+  const int32_t largest = *std::max_element(prompt.begin(), prompt.end());
+  TARN_CHECK_AS(ValueError, largest < gpt->options().vocab, "--start: it has a token ", largest,
+                ", and the model knows ", gpt->options().vocab,
+                "; is --tokenizer that of its tokens?");
   Generator generator(static_cast<uint64_t>(s.seed));
   const auto start = std::chrono::steady_clock::now();
   int64_t tokens = 0;
@@ -127,12 +149,30 @@ RunDir open_run(const GptSettings& s, const std::string& data, const Ranks& rank
   return RunDir::create(base, named.filename().string());
 }
 
-void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir& run,
-                   double seconds, bool complete) {
-  const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+// A few words that the text begins with: a --start whose characters the model knows.
+std::string start_of_text(const Corpus& corpus) {
+  if (!corpus.tokenizer) return "";
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < std::min<int64_t>(corpus.train.size(), 24); ++i) {
+    ids.push_back(static_cast<int32_t>(corpus.train[i]));
+  }
+  std::string text = corpus.tokenizer->decode(ids);
+  text = text.substr(0, text.find_first_of("\r\n"));
+  const size_t space = text.rfind(' ');  // the last word may be cut
+  if (space != std::string::npos && space > 0) text.resize(space);
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' '; });
+  return plain ? text : "";  // the last character may be cut as well
+}
+
+void print_summary(const GptSettings& s, const Corpus& corpus, const GptTrainer& trainer,
+                   const RunDir& run, double seconds, bool complete) {
   const GptHistory& history = trainer.history();
-  if (history.evals.size() > 1) std::cout << "\n" << terminal_chart(history, color);
-  const char* path = run.path().c_str();
+  if (history.evals.size() > 1) {
+    std::cout << "\n"
+              << terminal_chart(history, wants_color(STDOUT_FILENO), terminal_width(STDOUT_FILENO));
+  }
+  const std::string quoted = shell_quote(run.path().string());
+  const char* path = quoted.c_str();
   const std::string rate = trainer.rate_text();
   std::printf("\n%s after %s, %.0f tokens/s%s%s\n", complete ? "Done" : "Stopped and saved",
               clock_text(seconds).c_str(), trainer.tokens_per_second(), rate.empty() ? "" : ", ",
@@ -142,11 +182,13 @@ void print_summary(const GptSettings& s, const GptTrainer& trainer, const RunDir
   if (!complete) {
     std::printf("  go on       tarn-gpt --resume %s\n", path);
   } else {
+    const std::string start = start_of_text(corpus);
     std::printf(
-        "  try next    tarn-gpt --sample --resume %s --start 'And God said'\n"
+        "  try next    tarn-gpt --sample --resume %s%s\n"
         "              tarn-gpt --resume %s --max-iters %lld\n"
         "              tarn-gpt --help\n",
-        path, path, static_cast<long long>(2 * s.max_iters));
+        path, start.empty() ? "" : (" --start " + shell_quote(start)).c_str(), path,
+        static_cast<long long>(2 * s.max_iters));
   }
   if (history.evals.empty()) return;
   const GptEvalFigures& last = history.evals.back();
@@ -240,7 +282,7 @@ int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
   const bool complete = trainer.fit();
   if (!ranks.main()) return 0;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  print_summary(s, trainer, run, took.count(), complete);
+  print_summary(s, corpus, trainer, run, took.count(), complete);
   return 0;
 }
 
@@ -263,6 +305,16 @@ void inherit(Options& options, const std::string& run) {
                  "--profile", "--memory-report"});
 }
 
+// Whole paths in the run's config.json: it may go on from elsewhere.
+void make_paths_whole(GptSettings& s) {
+  const auto whole = [](std::string& path) {
+    if (is_there(path)) path = fs::absolute(path).lexically_normal().string();
+  };
+  if (s.data != "king-james") whole(s.data);
+  whole(s.val_data);
+  if (s.tokenizer != "auto" && s.tokenizer != "char" && s.tokenizer != "byte") whole(s.tokenizer);
+}
+
 int run(int argc, char** argv) {
   GptSettings s;
   Options options("tarn-gpt", "Trains GPT-2 models on text, and writes text with them.");
@@ -276,7 +328,7 @@ int run(int argc, char** argv) {
   }
   // What a run computes in says nothing of what its weights are: they are float32.
   if (s.export_to && !options.given("--dtype")) s.dtype = "float32";
-  check_settings(s);
+  check_settings(s, &options);
   if (s.export_to) {
     s.device = "cpu";
     return export_weights(s, options);
@@ -299,7 +351,9 @@ int run(int argc, char** argv) {
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
   if (s.sample) return write_samples(s, options);
-  return s.eval_only ? evaluate_only(s, options, ranks) : train(s, options, ranks);
+  if (s.eval_only) return evaluate_only(s, options, ranks);
+  make_paths_whole(s);
+  return train(s, options, ranks);
 }
 
 }  // namespace

@@ -77,8 +77,8 @@ void save_plots(const GptHistory& h, const RunDir& run) {
   save_plot(lr, run.plot("lr"));
 }
 
-std::string terminal_chart(const GptHistory& h, bool color) {
-  return line_chart(loss_figure(h), {.width = 64, .height = 9, .color = color});
+std::string terminal_chart(const GptHistory& h, bool color, int64_t columns) {
+  return line_chart(loss_figure(h), {.width = chart_width(columns), .height = 9, .color = color});
 }
 
 }  // namespace tarn::apps

@@ -46,6 +46,6 @@ GptHistory load_gpt_history(const std::filesystem::path& metrics, int64_t last_s
 /// Writes plots/loss and lr as SVG and PNG.
 void save_plots(const GptHistory& history, const RunDir& run);
 /// The loss curve as text.
-std::string terminal_chart(const GptHistory& history, bool color);
+std::string terminal_chart(const GptHistory& history, bool color, int64_t columns = 80);
 
 }  // namespace tarn::apps

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "tarn/apps/common/run_dir.h"
+
 namespace tarn::apps {
 namespace {
 
@@ -35,7 +37,7 @@ void declare_model(Options& options, GptSettings& s) {
   options
       .add("--init-from", &s.init_from,
            "scratch, resume (the run in --out-dir), or a file of weights: safetensors of Hugging "
-           "Face's GPT-2, nanoGPT or tarn-gpt, or a checkpoint of llm.c")
+           "Face's GPT-2, nanoGPT or tarn-gpt, its folder, or a checkpoint of llm.c")
       .value_name("FROM");
   options
       .add("--export", &s.export_to,
@@ -62,7 +64,7 @@ void declare_model(Options& options, GptSettings& s) {
 void declare_training(Options& options, GptSettings& s) {
   options.group("Training");
   options.add("-b, --batch-size", &s.batch_size, "windows of a micro-batch, of all ranks together")
-      .at_least(1);
+      .range(1, 1 << 20);
   options
       .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
            "micro-batches of a step")
@@ -140,7 +142,7 @@ void declare_run(Options& options, GptSettings& s) {
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products with inputs rounded to 10 bits, faster");
-  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
+  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").range(0, 1024);
   options.add("--output-dir, --out-dir", &s.out_dir, "the run's folder")
       .value_name("DIR")
       .default_text("runs/MODEL-DATA-TIME");
@@ -165,9 +167,9 @@ void declare_run(Options& options, GptSettings& s) {
       "  tarn-gpt --resume runs/NAME --export gpt.bin  for llm.c\n"
       "\n"
       "A run writes config.json, args.txt, tokenizer.json, metrics.jsonl, train.log,\n"
-      "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C or\n"
-      "SIGTERM saves and ends with exit code 0. Other exit codes: 1 for an error, 2 for\n"
-      "a command line that cannot be run.");
+      "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C,\n"
+      "SIGTERM and SIGHUP save and end with exit code 0. Other exit codes: 1 for an\n"
+      "error, 2 for a command line that cannot be run.");
 }
 
 }  // namespace
@@ -200,7 +202,14 @@ void apply_preset(Options& options, const GptSettings& s) {
   for (const auto& [name, value] : values) options.preset(name, value);
 }
 
-void check_settings(const GptSettings& s) {
+void check_settings(const GptSettings& s, const Options* options) {
+  if (options && options->given("--out-dir")) {
+    if (!s.resume) check_run_name("--out-dir", s.out_dir);
+    if (options->given("--resume")) {
+      throw UsageError(
+          "--out-dir is for a new run, and --resume goes on in an old one; leave one of them out");
+    }
+  }
   if (s.resume && s.init_from != "scratch" && s.init_from != "resume") {
     throw UsageError("--init-from and --resume both say where the weights come from; pass one");
   }
@@ -219,7 +228,8 @@ void check_settings(const GptSettings& s) {
     throw UsageError("--export " + *s.export_to +
                      ": checkpoints of llm.c hold float32 or bfloat16; pass one with --dtype");
   }
-  if (s.n_embd % s.n_head != 0) {
+  // Those of weights are checked once they are read.
+  if (!s.from_file() && s.n_embd % s.n_head != 0) {
     throw UsageError("--n-embd must be a multiple of --n-head; got " + std::to_string(s.n_embd) +
                      " and " + std::to_string(s.n_head));
   }

@@ -63,6 +63,7 @@ void declare_flags(Options& options, GptSettings& s);
 /// Gives the flags that are not on the command line what suits --model.
 void apply_preset(Options& options, const GptSettings& s);
 /// Throws UsageError for flags that are fine alone and not together, before anything is done.
-void check_settings(const GptSettings& s);
+/// options: the command line, to know which flags it gave.
+void check_settings(const GptSettings& s, const Options* options = nullptr);
 
 }  // namespace tarn::apps

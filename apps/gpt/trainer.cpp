@@ -215,8 +215,8 @@ GptStepFigures GptTrainer::train_step() {
     f.loss += backward(batch, share, i + 1 == micro);
   }
   f.loss = agree(f.loss, now_s() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
-  TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", f.loss, " at step ", f.step,
-             " (lr ", number_text(f.lr),
+  TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", number_text(f.loss), " at step ",
+             f.step, " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
   if (s_.grad_clip > 0) {
     f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
@@ -240,6 +240,10 @@ GptStepFigures GptTrainer::train_step() {
 bool GptTrainer::evaluate() {
   const std::optional<GptLosses> losses = estimate();
   if (!losses) return false;
+  TARN_CHECK(
+      std::isfinite(losses->train) && std::isfinite(losses->val), "training: the estimates became ",
+      number_text(losses->train), " and ", number_text(losses->val), " after step ", state_.step,
+      "; the newest checkpoint stays; try a lower --learning-rate or a longer ", "--warmup-iters");
   const bool best = losses->val < state_.best_val_loss;
   if (best && state_.step > 0) state_.best_step = state_.step;  // an untrained one is not kept
   const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
@@ -276,7 +280,7 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
     sum += agree(loss(batch).item());
   }
   if (done < s_.eval_iters) return std::nullopt;
-  return sum / static_cast<double>(done);
+  return std::isnan(sum) ? std::nan("") : sum / static_cast<double>(done);  // never "-nan"
 }
 
 // A few words of the model's, on the terminal and in samples/.

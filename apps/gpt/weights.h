@@ -12,12 +12,14 @@ namespace tarn::apps {
 struct GptWeights {
   TensorDict state;
   nn::models::GptOptions options;
+  bool guessed_heads = false;  ///< nothing said how many attention heads it has
 };
 
-/// Reads a safetensors file or a checkpoint of llm.c (known by its magic number). heads: how many
-/// attention heads, which the tensors do not say; 0: 64 values each, as in all of GPT-2. Nor do
-/// they say which GELU: the options have GPT-2's. Throws FileError if the file is damaged or holds
-/// no GPT-2.
+/// Reads a safetensors file, a checkpoint of llm.c (known by its magic number), or a folder: with
+/// model.safetensors in it, or a run's. heads: how many attention heads, which the tensors do not
+/// say; 0: as the file's metadata say, or manifest.json or config.json beside it, else 64 values
+/// each, as in all of GPT-2. Which GELU is told there, too; else the options have GPT-2's. Throws
+/// FileError if the file is damaged or holds no GPT-2, ValueError if the heads do not divide it.
 GptWeights load_gpt_weights(const std::string& path, int64_t heads = 0);
 
 /// A checkpoint of llm.c: a header of 256 x i32 (magic 20240326; version 3: f32, 5: bf16; block,

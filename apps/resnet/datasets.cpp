@@ -121,7 +121,10 @@ ImageData open_data(const ResnetSettings& s, bool with_train) {
         s.data + "'" + (near.empty() || near == kind ? "" : "; did you mean " + near + "?"));
   }
   for (data::ImageDataset* set : {d.train.get(), d.test.get()}) {
-    if (set) set->skip_unreadable = s.skip_unreadable;
+    if (!set) continue;
+    set->skip_unreadable = s.skip_unreadable;
+    TARN_CHECK_AS(FileError, set->size() > 0, "--data-path ", s.data, ": it holds no ",
+                  set == d.test.get() ? "test" : "training", " images");
   }
   return d;
 }

@@ -1,6 +1,8 @@
 // evaluate.cpp - scores a network on a data set.
 #include "tarn/apps/resnet/evaluate.h"
 
+#include <cmath>
+
 #include "tarn/apps/common/progress.h"
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/autograd/functions.h"
@@ -15,6 +17,20 @@ std::optional<data::Batch> next_batch(data::Epoch& epoch) {
   } catch (const FileError& e) {
     throw UnreadableImage(e.what());
   }
+}
+
+std::set<std::string> of_all_ranks(const std::set<std::string>& names, const Ranks& ranks) {
+  std::string text;
+  for (const std::string& name : names) text += name + '\0';  // the one byte that no path has
+  std::set<std::string> all;
+  for (const std::string& from_one : ranks.from_all(text)) {
+    for (size_t at = 0; at < from_one.size();) {
+      const size_t end = from_one.find('\0', at);
+      all.insert(from_one.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  return all;
 }
 
 int64_t count_right(const Tensor& logits, const Tensor& target) {
@@ -35,12 +51,13 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
       loader.examples(),
       {.label = "   test", .unit = "img", .enabled = s.progress && ranks.main(), .leave = false});
   Score score;
+  std::set<std::string> own_skipped;
   const Device device(s.device);
   const AutocastGuard autocast = autocast_for(s);
   data::Epoch epoch = loader.epoch(0);
   while (const std::optional<data::Batch> batch = next_batch(epoch)) {
     if (interrupt && interrupt->requested()) break;
-    skipped.insert(batch->skipped.begin(), batch->skipped.end());
+    own_skipped.insert(batch->skipped.begin(), batch->skipped.end());
     if (batch->size() == 0) continue;
     const Tensor target = to_async(batch->target, device);
     const Tensor logits = net(to_async(batch->input, device));
@@ -53,11 +70,13 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   const auto sums =
       ranks.sum({score.loss, static_cast<double>(score.right), static_cast<double>(score.count),
                  interrupt && interrupt->requested() ? 1.0 : 0.0});
+  if (s.skip_unreadable) skipped.merge(of_all_ranks(own_skipped, ranks));
   if (sums[3] > 0) return std::nullopt;
   score = {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
   TARN_CHECK_AS(UnreadableImage, score.count > 0, "evaluate: none of the ", data.size(),
                 " test images can be read");
   score.loss /= static_cast<double>(score.count);
+  if (std::isnan(score.loss)) score.loss = std::nan("");  // "nan" in print, where some are "-nan"
   return score;
 }
 

@@ -23,6 +23,8 @@ class UnreadableImage : public FileError {
 };
 /// The next batch; none at the end. Throws UnreadableImage.
 std::optional<data::Batch> next_batch(data::Epoch& epoch);
+/// The names that any rank has, on every rank: all of them must ask.
+std::set<std::string> of_all_ranks(const std::set<std::string>& names, const Ranks& ranks);
 
 struct Score {
   double loss = 0;  ///< mean cross entropy
@@ -34,10 +36,10 @@ struct Score {
 /// How many rows of logits [N, classes] have their largest value at target [N].
 int64_t count_right(const Tensor& logits, const Tensor& target);
 
-/// Runs all of `data` through the network in eval mode, without recording. Paths of images left out
-/// are added to `skipped`. Ranks take shares of the images and agree on the score. Returns none if
-/// a signal came before the end. Throws UnreadableImage if one, or with --skip-unreadable all,
-/// cannot be read.
+/// Runs all of `data` through the network in eval mode, without recording. Paths of images left
+/// out, by any rank, are added to `skipped`. Ranks take shares of the images and agree on the
+/// score. Returns none if a signal came before the end. Throws UnreadableImage if one, or with
+/// --skip-unreadable all, cannot be read.
 std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const ResnetSettings& s, std::set<std::string>& skipped,
                               const Interrupt* interrupt = nullptr, const Ranks& ranks = {});

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -13,10 +12,12 @@
 
 #include "tarn/apps/common/device_choice.h"
 #include "tarn/apps/common/main_guard.h"
+#include "tarn/apps/common/terminal.h"
 #include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/sharing.h"
 #include "tarn/apps/resnet/trainer.h"
+#include "tarn/core/file.h"
 #include "tarn/core/math_mode.h"
 #include "tarn/core/parallel.h"
 #include "tarn/core/random.h"
@@ -55,8 +56,8 @@ int test_only(const ResnetSettings& s, const Ranks& ranks) {
   }
   std::set<std::string> skipped;
   const Score score = *evaluate(*net, *data.test, s, skipped, nullptr, ranks);
-  report_skipped(skipped);
   if (!ranks.main()) return 0;
+  report_skipped(skipped);
   std::printf("Test: loss %.4f\n", score.loss);
   print_score(score);
   return 0;
@@ -102,17 +103,21 @@ RunDir open_run(const ResnetSettings& s, const std::string& data, const Ranks& r
   return s.resume ? RunDir::open(*s.resume) : RunDir::create(s.output_dir, name);
 }
 
-void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bool complete) {
-  const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+void print_summary(const ResnetSettings& s, const Trainer& trainer, const RunDir& run,
+                   double seconds, bool complete) {
   const History& history = trainer.history();
-  if (history.steps.size() > 1) std::cout << "\n" << terminal_chart(history, color);
+  if (history.steps.size() > 1) {
+    std::cout << "\n"
+              << terminal_chart(history, wants_color(STDOUT_FILENO), terminal_width(STDOUT_FILENO));
+  }
   report_skipped(trainer.skipped());
   std::printf("\n%s after %s", complete ? "Done" : "Stopped and saved",
               clock_text(seconds).c_str());
   if (trainer.last_score()) std::printf(", %.0f images/s", trainer.images_per_second());
   const std::string rate = trainer.rate_text();
   if (!rate.empty()) std::printf(", %s", rate.c_str());
-  const char* path = run.path().c_str();
+  const std::string quoted = shell_quote(run.path().string());
+  const char* path = quoted.c_str();
   std::printf("\n  run folder  %s (plots/, metrics.jsonl, train.log, checkpoints/)\n", path);
   if (!history.epochs.empty()) {
     std::printf("  best        %.2f %% of the test images\n", trainer.state().best_accuracy);
@@ -120,11 +125,12 @@ void print_summary(const Trainer& trainer, const RunDir& run, double seconds, bo
   if (!complete) {
     std::printf("  go on       tarn-resnet --resume %s\n", path);
   } else {
+    const bool own = s.data != ResnetSettings().data;
     std::printf(
-        "  try next    tarn-resnet --model resnet20 --epochs 15\n"
+        "  try next    tarn-resnet --model resnet20 --epochs 15%s\n"
         "              tarn-resnet --test-only --resume %s\n"
         "              tarn-resnet --help\n",
-        path);
+        own ? (" --data-path " + shell_quote(s.data)).c_str() : "", path);
   }
   if (trainer.last_score()) print_score(*trainer.last_score());
 }
@@ -141,6 +147,17 @@ int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
   most = std::min(most, training_images(s, data));
   return find_batch(s.memory, Device(s.device), most, quiet,
                     [&](int64_t n) { trainer.try_steps(n); });
+}
+
+// A run that was done has its rate near 0: with more epochs, one cycle is spread anew over all.
+void note_longer_cycle(const ResnetSettings& s, const Trainer& trainer) {
+  const std::string was = flag_of_run(*s.resume, "epochs");
+  if (s.scheduler != "onecycle" || was.empty() || was == std::to_string(s.epochs)) return;
+  if (std::to_string(trainer.state().epoch) != was) return;
+  std::printf(
+      "note: the one cycle of %s epochs was over; it is spread over %lld now, and the learning\n"
+      "      rate rises again (--lr-scheduler constant --lr X goes on evenly)\n",
+      was.c_str(), static_cast<long long>(s.epochs));
 }
 
 int train_once(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
@@ -172,6 +189,7 @@ int train_once(const ResnetSettings& s, const Options& options, const Ranks& ran
                   static_cast<long long>(trainer.state().epoch + 1),
                   static_cast<long long>(trainer.state().batch),
                   static_cast<long long>(trainer.state().epoch_batches));
+      note_longer_cycle(s, trainer);
     }
     std::fflush(stdout);
   }
@@ -179,7 +197,7 @@ int train_once(const ResnetSettings& s, const Options& options, const Ranks& ran
   const bool complete = trainer.fit();
   if (!ranks.main()) return 0;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  print_summary(trainer, run, took.count(), complete);
+  print_summary(s, trainer, run, took.count(), complete);
   return 0;
 }
 
@@ -192,6 +210,15 @@ int train(ResnetSettings& s, const Options& options, const Ranks& ranks) {
       [&](int64_t most) { return search_batch(s, most, true); });
 }
 
+// The folder of KIND:DIR by its whole path: a run may go on from elsewhere.
+std::string with_whole_path(const std::string& data) {
+  const size_t colon = data.find(':');
+  if (colon == std::string::npos || colon + 1 == data.size()) return data;
+  const std::string folder = data.substr(colon + 1);
+  if (!is_there(folder)) return data;  // the error says it as it was given
+  return data.substr(0, colon + 1) + std::filesystem::absolute(folder).lexically_normal().string();
+}
+
 int run(int argc, char** argv) {
   ResnetSettings s;
   Options options("tarn-resnet", "Trains and tests ResNets on images.");
@@ -202,7 +229,7 @@ int run(int argc, char** argv) {
                   {"--resume", "--weights", "--start-epoch", "--output-dir", "--name",
                    "--test-only", "--progress", "--find-batch", "--profile", "--memory-report"});
   }
-  check_settings(s);
+  check_settings(s, &options);
   const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
@@ -220,7 +247,9 @@ int run(int argc, char** argv) {
   set_allow_tf32(s.allow_tf32);
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
-  return s.test_only ? test_only(s, ranks) : train(s, options, ranks);
+  if (s.test_only) return test_only(s, ranks);
+  s.data = with_whole_path(s.data);
+  return train(s, options, ranks);
 }
 
 }  // namespace

@@ -111,8 +111,8 @@ void save_plots(const History& h, const RunDir& run) {
   save_plot(lr, run.plot("lr"));
 }
 
-std::string terminal_chart(const History& h, bool color) {
-  return line_chart(loss_figure(h), {.width = 64, .height = 9, .color = color});
+std::string terminal_chart(const History& h, bool color, int64_t columns) {
+  return line_chart(loss_figure(h), {.width = chart_width(columns), .height = 9, .color = color});
 }
 
 }  // namespace tarn::apps

@@ -50,6 +50,6 @@ History load_history(const std::filesystem::path& metrics, int64_t last_step, in
 /// Writes plots/loss, accuracy and lr as SVG and PNG.
 void save_plots(const History& history, const RunDir& run);
 /// The loss curve as text.
-std::string terminal_chart(const History& history, bool color);
+std::string terminal_chart(const History& history, bool color, int64_t columns = 80);
 
 }  // namespace tarn::apps

@@ -1,9 +1,15 @@
 // settings.cpp - the trainer's flags.
 #include "tarn/apps/resnet/settings.h"
 
+#include "tarn/apps/common/run_dir.h"
 #include "tarn/nn/models/resnet.h"
 
 namespace tarn::apps {
+namespace {
+
+constexpr int64_t kMostPixels = 1 << 14;  // of a side
+
+}  // namespace
 
 void declare_flags(Options& options, ResnetSettings& s) {
   options.group("Data");
@@ -13,13 +19,14 @@ void declare_flags(Options& options, ResnetSettings& s) {
            "imagefolder:DIR (DIR/CLASS/*.jpg, or DIR/train and DIR/val)")
       .value_name("DATA");
   options.add("-b, --batch-size", &s.batch_size, "images per step, of all ranks together")
-      .at_least(1);
-  options.add("-j, --workers", &s.workers, "threads that prepare batches; 0: none").at_least(0);
+      .range(1, 1 << 20);
+  options.add("-j, --workers", &s.workers, "threads that prepare batches; 0: none").range(0, 1024);
   options.add("--train-crop-size", &s.train_crop_size, "imagefolder: size of training crops")
-      .at_least(1);
+      .range(1, kMostPixels);
   options.add("--val-resize-size", &s.val_resize_size, "imagefolder: shorter side before the crop")
-      .at_least(1);
-  options.add("--val-crop-size", &s.val_crop_size, "imagefolder: size of test crops").at_least(1);
+      .range(1, kMostPixels);
+  options.add("--val-crop-size", &s.val_crop_size, "imagefolder: size of test crops")
+      .range(1, kMostPixels);
   options.add("--augment", &s.augment, "random crops and flips in training");
   options.add("--random-erase", &s.random_erase, "chance that a rectangle is erased, in training")
       .range(0, 1);
@@ -106,7 +113,7 @@ void declare_flags(Options& options, ResnetSettings& s) {
       .value_name("DEVICE");
   options.add("--allow-tf32", &s.allow_tf32,
               "on a GPU: matrix products and convolutions with inputs rounded to 10 bits, faster");
-  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").at_least(0);
+  options.add("--threads", &s.threads, "threads of the kernels; 0: all cores").range(0, 1024);
   options.add("--output-dir", &s.output_dir, "where run folders are made").value_name("DIR");
   options.add("--name", &s.name, "name of the run folder")
       .value_name("NAME")
@@ -141,11 +148,34 @@ void declare_flags(Options& options, ResnetSettings& s) {
       "\n"
       "A run writes config.json, args.txt, metrics.jsonl, train.log,\n"
       "plots/{loss,accuracy,lr}.{svg,png} and checkpoints/{last,best} into runs/NAME.\n"
-      "Ctrl-C or SIGTERM saves and ends with exit code 0. Other exit codes: 1 for an\n"
-      "error, 2 for a command line that cannot be run.");
+      "Ctrl-C, SIGTERM and SIGHUP save and end with exit code 0. Other exit codes: 1\n"
+      "for an error, 2 for a command line that cannot be run.");
 }
 
-void check_settings(const ResnetSettings& s) {
+namespace {
+
+// What a run that goes on has already, and cannot get anew.
+void check_resume(const ResnetSettings& s, const Options& options) {
+  if (!s.resume) return;
+  for (const char* flag : {"--name", "--output-dir", "--start-epoch"}) {
+    if (!options.given(flag)) continue;
+    throw UsageError(std::string(flag) + " is for a new run, and --resume goes on in an old one; " +
+                     "leave one of them out");
+  }
+  const std::string was = flag_of_run(*s.resume, "opt");
+  if (!s.test_only && options.given("--opt") && !was.empty() && was != s.optimizer) {
+    throw UsageError("--opt " + s.optimizer + ": the run used " + was +
+                     ", whose state does not fit another optimizer; leave --opt out");
+  }
+}
+
+}  // namespace
+
+void check_settings(const ResnetSettings& s, const Options* options) {
+  const auto given = [&](const char* flag) { return !options || options->given(flag); };
+  if (options) check_resume(s, *options);
+  if (s.output_dir.empty()) throw UsageError("--output-dir: expected a folder; got ''");
+  if (!s.name.empty() || (options && options->given("--name"))) check_run_name("--name", s.name);
   if (s.resume && s.weights) {
     throw UsageError("--weights and --resume both say where the weights come from; pass one");
   }
@@ -155,7 +185,7 @@ void check_settings(const ResnetSettings& s) {
   if (s.nesterov && (s.optimizer != "sgd" || s.momentum == 0)) {
     throw UsageError("--nesterov needs --opt sgd and a --momentum above 0");
   }
-  if (!s.amp && s.amp_dtype == "float16") {
+  if (!s.amp && s.amp_dtype == "float16" && given("--amp-dtype")) {
     throw UsageError("--amp-dtype float16 does nothing without --amp; pass both");
   }
   if (s.sync_bn && s.ranks.parallel == "dp") {

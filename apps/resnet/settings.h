@@ -63,6 +63,7 @@ struct ResnetSettings {
 /// Declares every flag on `options`, bound to `s`.
 void declare_flags(Options& options, ResnetSettings& s);
 /// Throws UsageError for flags that are fine alone and not together, before anything is done.
-void check_settings(const ResnetSettings& s);
+/// options: the command line; without, all flags count as given.
+void check_settings(const ResnetSettings& s, const Options* options = nullptr);
 
 }  // namespace tarn::apps

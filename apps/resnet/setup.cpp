@@ -115,9 +115,14 @@ optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch) 
     main = optim::lambda_lr([](int64_t) { return 1.0; });
   }
   if (warmup == 0) return main;
-  const optim::Schedule rise = s.warmup_method == "linear"
-                                   ? optim::linear_lr(s.warmup_decay, 1, warmup)
-                                   : optim::constant_lr(s.warmup_decay, warmup);
+  // Up to where the main schedule begins: of one cycle that is far below its peak.
+  const double end = s.scheduler == "onecycle" ? 1 / optim::OneCycleOptions().div_factor : 1;
+  optim::Schedule rise = s.warmup_method == "linear"
+                             ? optim::linear_lr(s.warmup_decay * end, end, warmup)
+                             : optim::constant_lr(s.warmup_decay * end, warmup);
+  if (main.momentum) {
+    rise.momentum = [first = main.momentum(0)](int64_t) { return first; };
+  }
   return optim::sequential({rise, main}, {warmup});
 }
 

@@ -2,6 +2,7 @@
 #include "tarn/apps/resnet/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "tarn/apps/common/text.h"
@@ -93,6 +94,7 @@ bool Trainer::fit() {
   if (!resumed_) save();  // from here on the run can be killed and goes on
   while (state_.epoch < s_.epochs) {
     if (!train_and_test()) {
+      tell_left_out();
       save();
       checkpoints_.finish();
       run_.log("interrupted; state saved");
@@ -141,7 +143,8 @@ bool Trainer::train_epoch() {
     if (step_complete() && stop_requested()) return false;
     meters.data_ready();
     for (const std::string& path : batch->skipped) {
-      if (skipped_.insert(path).second) run_.log("left out, cannot be read: " + path);
+      if (!skipped_.contains(path)) untold_.insert(path);
+      leave_out(path);
     }
     const AnomalyGuard anomaly({.forward = true, .enabled = s_.measure.detect_anomaly});
     const Step step = train_step(*batch, part());
@@ -164,6 +167,17 @@ bool Trainer::train_epoch() {
 bool Trainer::stop_requested() {
   if (!ranks_.group()) stop_ = interrupt_.requested();
   return stop_;
+}
+
+void Trainer::leave_out(const std::string& image) {
+  if (skipped_.insert(image).second) run_.log("left out, cannot be read: " + image);
+}
+
+// The log is rank 0's: so that it names what the others could not read. Called by all ranks.
+void Trainer::tell_left_out() {
+  if (!s_.skip_unreadable) return;
+  for (const std::string& image : of_all_ranks(untold_, ranks_)) leave_out(image);
+  untold_.clear();
 }
 
 void Trainer::log_shares() {
@@ -233,10 +247,14 @@ std::optional<Score> Trainer::test() {
     optim::Ema* ema;
   };
   const Swapped swapped(ema_.get());
-  return evaluate(net_, *data_.test, s_, skipped_, &interrupt_, ranks_);
+  std::set<std::string> images;
+  const std::optional<Score> score = evaluate(net_, *data_.test, s_, images, &interrupt_, ranks_);
+  for (const std::string& image : images) leave_out(image);
+  return score;
 }
 
 void Trainer::finish_epoch() {
+  tell_left_out();
   const EpochFigures f{.step = state_.step,
                        .epoch = static_cast<double>(state_.epoch + 1),
                        .train_loss = state_.loss_sum / static_cast<double>(state_.seen),
@@ -245,6 +263,10 @@ void Trainer::finish_epoch() {
                        .test_accuracy = last_score_->accuracy(),
                        .lr = optimizer_->lr(),
                        .images_per_second = images_per_second_};
+  TARN_CHECK(std::isfinite(f.test_loss), "training: the test loss became ",
+             number_text(f.test_loss), " after epoch ", state_.epoch + 1, " (lr ",
+             number_text(f.lr), "); the newest checkpoint stays; try a lower --lr, ",
+             "--lr-warmup-epochs 1 or --clip-grad-norm 1");
   const bool best = f.test_accuracy > state_.best_accuracy;
   const std::string line =
       format("train loss %.4f  acc %.2f %%   test loss %.4f  acc %.2f %%%s", f.train_loss,

@@ -60,6 +60,7 @@ class Trainer {
   double images_per_second() const { return images_per_second_; }
   /// "12.3 GFLOP/s, 34.5 % of the peak of 35.6", of the steps trained here; "" before the first.
   std::string rate_text() const;
+  /// Images left out, by any rank; other ranks' since the last epoch's end are not yet among them.
   const std::set<std::string>& skipped() const { return skipped_; }
 
  private:
@@ -89,6 +90,8 @@ class Trainer {
   bool stop_requested();
   void count(const Step& step);
   void show(const Step& step, MetricLogger& meters, Progress& bar);
+  void leave_out(const std::string& image);
+  void tell_left_out();
   std::optional<Score> test();
   void finish_epoch();
   Checkpoint checkpoint();
@@ -116,6 +119,7 @@ class Trainer {
   History history_;
   std::optional<Score> last_score_;
   std::set<std::string> skipped_;
+  std::set<std::string> untold_;  // of skipped_, what the other ranks do not know
   double images_per_second_ = 0;
   double own_time_ = 0;      // of the clock, less what was waited for others, as a step begins
   double step_seconds_ = 0;  // spent in steps, batches waited for

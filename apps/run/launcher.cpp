@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
+#include <system_error>
 
 #include <fcntl.h>
 #include <sched.h>
@@ -17,8 +16,6 @@
 #include <unistd.h>
 
 #include "tarn/apps/common/file.h"
-#include "tarn/apps/common/text.h"
-#include "tarn/apps/run/flight.h"
 #include "tarn/dist/socket.h"
 
 extern char** environ;
@@ -30,41 +27,63 @@ namespace fs = std::filesystem;
 constexpr int kDefaultPort = 29500;
 // Ranks that lost another end by themselves, with an error that says so; they get this long.
 constexpr std::chrono::seconds kOwnEnd{2};
-constexpr int kTailLines = 15;
+// Ranks end one after another, and rank 0 may have something to write; what takes longer is said.
+constexpr std::chrono::seconds kQuietEnd{3};
 
 int exit_code(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-std::string status_text(int status) {
-  if (!WIFSIGNALED(status)) return "exit code " + std::to_string(WEXITSTATUS(status));
-  const int number = WTERMSIG(status);
-  return "signal " + std::to_string(number) + " (" + strsignal(number) + ")";
-}
-
 fs::path temporary_folder() {
-  std::string pattern = (fs::temp_directory_path() / "tarn-run-XXXXXX").string();
+  std::error_code error;
+  const fs::path base = fs::temp_directory_path(error);
+  if (error) {
+    std::string what = "/tmp";
+    // The last of them that is set counts.
+    for (const char* name : {"TEMPDIR", "TEMP", "TMP", "TMPDIR"}) {
+      if (const char* value = std::getenv(name)) what = std::string(name) + "=" + value;
+    }
+    throw UsageError(what + " is not a folder; pass --log-dir");
+  }
+  std::string pattern = (base / "tarn-run-XXXXXX").string();
   if (!::mkdtemp(pattern.data())) {
-    throw std::runtime_error("cannot make a folder in " + fs::temp_directory_path().string() +
-                             ": " + std::strerror(errno));
+    throw std::runtime_error("cannot make a folder in " + base.string() + ": " +
+                             std::strerror(errno) + "; pass --log-dir");
   }
   return pattern;
 }
 
+// Closed in the ranks, but where it becomes their output; -1 for rank 0, which has no log.
+int open_log(const fs::path& path) {
+  if (path.empty()) return -1;
+  const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (log < 0) {
+    throw std::runtime_error("cannot open the log " + path.string() + ": " +
+                             (errno == EISDIR ? "it is a folder" : std::strerror(errno)));
+  }
+  return log;
+}
+
+timespec time_until(std::chrono::steady_clock::time_point when) {
+  using namespace std::chrono;
+  const auto left = std::max(nanoseconds(0), nanoseconds(when - steady_clock::now()));
+  const auto whole = duration_cast<seconds>(left);
+  return {static_cast<time_t>(whole.count()), static_cast<long>((left - whole).count())};
+}
+
 // In the child, between fork and exec: only calls that are safe there.
 [[noreturn]] void become(const char* program, char* const* arguments, char* const* variables,
-                         const char* log, const sigset_t& mask, pid_t parent) {
+                         int log, const sigset_t& mask, pid_t parent) {
   ::setpgid(0, 0);
+  // That group is not the terminal's: under "stty tostop" rank 0's first word would stop it.
+  ::signal(SIGTTOU, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // tarn-run ended meanwhile
   const int null = ::open("/dev/null", O_RDONLY);
   ::dup2(null, STDIN_FILENO);
-  if (log[0] != '\0') {
-    const int out = ::open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (out < 0) ::_exit(127);
-    ::dup2(out, STDOUT_FILENO);
-    ::dup2(out, STDERR_FILENO);
-    ::close(out);
+  if (log >= 0) {
+    ::dup2(log, STDOUT_FILENO);
+    ::dup2(log, STDERR_FILENO);
   }
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execve(program, arguments, variables);
@@ -90,21 +109,6 @@ int cores_here() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-std::string tail(const fs::path& path, int lines) {
-  constexpr std::streamoff kMost = 8192;
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) return "";
-  const std::streamoff size = in.tellg();
-  in.seekg(std::max<std::streamoff>(0, size - kMost));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  size_t at = text.size();
-  for (int i = 0; i < lines && at != std::string::npos && at > 0; ++i)
-    at = text.rfind('\n', at - 1);
-  if (at != std::string::npos && at > 0 && at < text.size()) text.erase(0, at + 1);
-  return text;
-}
-
 Launcher::Launcher(RunSettings settings)
     : settings_(std::move(settings)),
       program_(find_program(settings_.command.at(0))),
@@ -127,6 +131,8 @@ Launcher::~Launcher() {
     if (r.pid != 0) ::waitpid(r.pid, nullptr, 0);
   }
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  std::error_code error;
+  if (temporary_logs_ && !logs_named_) fs::remove_all(logs_, error);
 }
 
 std::vector<std::string> Launcher::variables(int local_rank, int port, int attempt) const {
@@ -157,15 +163,14 @@ std::vector<std::string> Launcher::variables(int local_rank, int port, int attem
   return all;
 }
 
-pid_t Launcher::start_rank(const Rank& rank, const std::vector<std::string>& environment) {
+pid_t Launcher::start_rank(int log, const std::vector<std::string>& environment) {
   std::vector<std::string> command = settings_.command, variables = environment;
   const auto arguments = pointers(command), values = pointers(variables);
-  const std::string log = rank.log.string();
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) throw std::runtime_error(std::string("cannot start a rank: ") + strerror(errno));
   if (child == 0) {
-    become(program_.c_str(), arguments.data(), values.data(), log.c_str(), before_, parent);
+    become(program_.c_str(), arguments.data(), values.data(), log, before_, parent);
   }
   ::setpgid(child, child);  // in both: whoever comes first
   return child;
@@ -187,7 +192,13 @@ void Launcher::start(int attempt) {
     r.rank = static_cast<int>(settings_.node_rank) * local_size_ + i;
     const std::string again = attempt > 0 ? ".restart-" + std::to_string(attempt) : "";
     if (r.rank != 0) r.log = logs_ / ("rank-" + std::to_string(r.rank) + again + ".log");
-    r.pid = start_rank(r, variables(i, port, attempt));
+  }
+  std::vector<int> logs;  // all of them before any rank runs
+  for (const Rank& r : ranks_) logs.push_back(open_log(r.log));
+  for (int i = 0; i < local_size_; ++i) {
+    const auto at = static_cast<size_t>(i);
+    ranks_[at].pid = start_rank(logs[at], variables(i, port, attempt));
+    if (logs[at] >= 0) ::close(logs[at]);
   }
 }
 
@@ -219,29 +230,45 @@ void Launcher::reap() {
 
 // Until all ranks have ended. After a failure or a signal, those that stay are asked, then killed.
 void Launcher::supervise() {
-  using std::chrono::duration;
-  const auto grace = std::chrono::duration_cast<Clock::duration>(duration<double>(settings_.grace));
-  const double whole = std::floor(settings_.monitor_interval);
-  const timespec pause{static_cast<time_t>(whole),
-                       static_cast<long>((settings_.monitor_interval - whole) * 1e9)};
-  Clock::time_point ask = Clock::time_point::max(), kill = ask;
+  const auto length = [](double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  const auto grace = length(settings_.grace), interval = length(settings_.monitor_interval);
+  const auto never = Clock::time_point::max();
+  Clock::time_point ask = never, kill = never, say = never;
+  bool failing = false;
   while (running() > 0) {
+    const timespec pause = time_until(std::min({Clock::now() + interval, ask, kill, say}));
     const int number = ::sigtimedwait(&watched_, nullptr, &pause);
     const auto now = Clock::now();
+    reap();
     if (number > 0 && number != SIGCHLD) {
       // The first signal lets programs save and end; a second one is for impatience.
       signal_all(signal_ == 0 ? number : SIGKILL);
-      signal_ = number;
+      if (signal_ == 0) interrupted_ = failures_ == 0;
+      if (signal_ == 0) signal_ = number;
       kill = std::min(kill, now + std::max(grace, Clock::duration(std::chrono::seconds(30))));
     }
-    reap();
-    if (failures_ > 0 && ask == Clock::time_point::max()) ask = now + kOwnEnd;
-    if (now >= ask && ask != Clock::time_point::min()) {
+    const bool ended = std::any_of(ranks_.begin(), ranks_.end(),
+                                   [](const Rank& r) { return r.done() && !r.said; });
+    if (ended && say == never) say = now + kQuietEnd;
+    if (now >= say && running() > 0) {
+      say_who_ended();
+      say = never;
+    }
+    if (failures_ > 0 && !failing) {
+      failing = true;
+      ask = now + kOwnEnd;
+    }
+    if (now >= ask) {
       signal_all(SIGTERM);
-      ask = Clock::time_point::min();
+      ask = never;
       kill = std::min(kill, now + grace);
     }
-    if (now >= kill) signal_all(SIGKILL);
+    if (now >= kill) {
+      signal_all(SIGKILL);
+      kill = now + interval;
+    }
   }
 }
 
@@ -252,42 +279,18 @@ const Launcher::Rank* Launcher::first_failure() const {
   return nullptr;
 }
 
-void Launcher::report(const Rank& first) const {
-  std::fflush(stdout);
-  const auto name = [](const Rank& r) { return "rank " + std::to_string(r.rank); };
-  for (int i = failures_ - 1; i > 0; --i) {
-    for (const Rank& r : ranks_) {
-      if (r.order != i) continue;
-      std::fprintf(stderr, "tarn-run: %s ended after it with %s%s\n", name(r).c_str(),
-                   status_text(r.status).c_str(),
-                   r.log.empty() ? "" : (", log " + r.log.string()).c_str());
-    }
-  }
-  std::vector<int> numbers;
-  for (const Rank& r : ranks_) numbers.push_back(r.rank);
-  const std::string flight = flight_summary(logs_, numbers);
-  if (!flight.empty()) {
-    std::fprintf(stderr, "tarn-run: the last collectives:\n%s", flight.c_str());
-  }
-  if (first.log.empty()) {
-    std::fprintf(stderr, "tarn-run: what rank 0 printed stands above\n");
-  } else {
-    std::fprintf(stderr, "tarn-run: the end of %s:\n", first.log.c_str());
-    const std::string text = tail(first.log, kTailLines);
-    std::fprintf(stderr, "%s\n", text.empty() ? "(empty)" : text.c_str());
-  }
-  std::fprintf(stderr, "tarn-run: error: %s failed first, with %s\n", name(first).c_str(),
-               status_text(first.status).c_str());
-}
-
 int Launcher::run() {
   for (int attempt = 0;; ++attempt) {
     start(attempt);
     supervise();
     const Rank* first = first_failure();
     if (!first) {
-      if (temporary_logs_) fs::remove_all(logs_);
+      logs_named_ = false;
       return 0;
+    }
+    if (was_told_to_end(*first)) {
+      report_interrupt();
+      return 128 + signal_;
     }
     const bool again = attempt < settings_.max_restarts && signal_ == 0;
     report(*first);

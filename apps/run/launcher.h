@@ -25,12 +25,14 @@ std::string tail(const std::filesystem::path& path, int lines);
 class Launcher {
  public:
   explicit Launcher(RunSettings settings);
-  /// Kills what still runs.
+  /// Kills what still runs. A temporary folder of logs stays only if a message named it.
   ~Launcher();
   Launcher(const Launcher&) = delete;
 
   /// Runs all ranks to their end, with restarts. Returns 0, or the exit code of the rank that
-  /// failed first (128 + signal if one killed it), which it reports on standard error.
+  /// failed first (128 + signal if one killed it), which it reports on standard error; 128 + signal
+  /// as well if the ranks ended by one that tarn-run passed on. Throws std::runtime_error that
+  /// names a log which cannot be opened.
   int run();
 
  private:
@@ -41,18 +43,23 @@ class Launcher {
     int status = 0;
     int order = -1;  // in which the ranks failed
     std::filesystem::path log;
+    bool said = false;  // that it had ended while others went on
     bool failed() const { return pid == 0 && status != 0; }
+    bool done() const { return pid == 0 && status == 0; }
   };
 
   void start(int attempt);
-  pid_t start_rank(const Rank& rank, const std::vector<std::string>& variables);
+  pid_t start_rank(int log, const std::vector<std::string>& variables);
   std::vector<std::string> variables(int local_rank, int port, int attempt) const;
   void supervise();
   void reap();
   void signal_all(int number);
   int running() const;
   const Rank* first_failure() const;
-  void report(const Rank& rank) const;
+  void say_who_ended();
+  bool was_told_to_end(const Rank& rank) const;
+  void report_interrupt();
+  void report(const Rank& rank);
 
   RunSettings settings_;
   std::string program_;
@@ -61,7 +68,9 @@ class Launcher {
   bool temporary_logs_;
   std::vector<Rank> ranks_;
   sigset_t watched_{}, before_{};
-  int signal_ = 0;  // that tarn-run got and passed on
+  int signal_ = 0;            // the first that tarn-run got and passed on
+  bool interrupted_ = false;  // by it, before any rank failed
+  bool logs_named_ = false;   // in what was printed
   int failures_ = 0;
 };
 

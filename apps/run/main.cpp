@@ -1,6 +1,6 @@
 // main.cpp - tarn-run: starts a program once per rank; flags as torchrun's.
 //
-// Read on: settings (the flags), launcher (processes and their end).
+// Read on: settings (the flags), launcher (processes and their end), report (what is said of it).
 #include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/run/launcher.h"
 
@@ -14,8 +14,10 @@ int run(int argc, char** argv) {
                   "Starts PROGRAM once per rank: tarn-run [flags] PROGRAM [arguments].");
   declare_run_flags(options, settings);
   const SplitArguments split = split_arguments({argv + 1, argv + argc});
-  if (!options.parse(split.own)) return 0;
-  settings.command = split.command;
+  std::vector<std::string> arguments = split.own;
+  if (!split.command.empty()) arguments.push_back("--");
+  arguments.insert(arguments.end(), split.command.begin(), split.command.end());
+  if (!options.parse(arguments)) return 0;
   check_run_settings(settings);
   return Launcher(settings).run();
 }

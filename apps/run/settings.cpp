@@ -4,20 +4,45 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include <sched.h>
 #include <unistd.h>
 
 #include "tarn/apps/run/launcher.h"
 #include "tarn/core/device.h"
+#include "tarn/core/file.h"
 
 namespace tarn::apps {
+namespace {
+
+constexpr double kMostSeconds = 86400;
+
+// 0 if the text is no number of ranks.
+int rank_count(const std::string& text) {
+  int n = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, n);
+  return error == std::errc() && stop == end && n >= 1 && n <= 1024 ? n : 0;
+}
+
+bool is_named_count(const std::string& text) {
+  return text == "auto" || text == "cpu" || text == "gpu";
+}
+
+}  // namespace
 
 void declare_run_flags(Options& o, RunSettings& s) {
+  o.group("Command");
+  o.positional("PROGRAM", &s.command, "what every rank runs, followed by its own arguments")
+      .required();
   o.group("Ranks");
-  o.add("--nproc, --nproc-per-node", &s.nproc,
-        "ranks on this host: a number, auto (one per GPU, else 1), gpu, or cpu (one per core)")
+  o.add("--nproc", &s.nproc,
+        "ranks on this host: a number, auto (one per GPU, else 1), gpu, or cpu (one per core); "
+        "torchrun's --nproc-per-node is the same")
       .value_name("N");
+  // Not an alias, so that messages name what was typed.
+  o.add("--nproc-per-node", &s.nproc, "as --nproc").hidden();
   o.add("--nnodes", &s.nodes, "hosts; start tarn-run once on each").at_least(1);
   o.add("--node-rank", &s.node_rank, "number of this host, from 0").at_least(0);
   o.group("Meeting");
@@ -31,9 +56,11 @@ void declare_run_flags(Options& o, RunSettings& s) {
       .at_least(0);
   o.add("--log-dir", &s.log_dir, "folder for the output of all ranks but rank 0")
       .value_name("DIR")
-      .default_text("a temporary folder, kept after a failure");
-  o.add("--monitor-interval", &s.monitor_interval, "seconds between looks at the ranks").above(0);
-  o.add("--grace", &s.grace, "seconds from asking a rank to end until it is killed").at_least(0);
+      .default_text("a temporary folder, kept if a message names it");
+  o.add("--monitor-interval", &s.monitor_interval, "seconds between looks at the ranks")
+      .range(0.001, kMostSeconds);
+  o.add("--grace", &s.grace, "seconds from asking a rank to end until it is killed")
+      .range(0, kMostSeconds);
   o.epilog(
       "PROGRAM runs once per rank with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
       "MASTER_ADDR\n"
@@ -59,6 +86,14 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments) {
     if (!alone && i + 1 < arguments.size()) split.own.push_back(arguments[++i]);
   }
   split.command.assign(arguments.begin() + static_cast<int64_t>(i), arguments.end());
+  const size_t n = split.own.size();
+  if (split.command.empty() && n >= 2 && split.own[n - 2].starts_with("--nproc")) {
+    const std::string &flag = split.own[n - 2], &value = split.own[n - 1];
+    if (value[0] != '-' && !is_named_count(value) && rank_count(value) == 0) {
+      throw UsageError("which program? " + flag + " took '" + value + "'; tarn-run " + flag +
+                       " N PROGRAM [its arguments]");
+    }
+  }
   return split;
 }
 
@@ -87,10 +122,8 @@ int local_ranks(const RunSettings& s) {
     if (s.nproc == "auto") return 1;
     throw UsageError("--nproc gpu: this host has no GPU that tarn can use");
   }
-  int n = 0;
-  const char* end = s.nproc.data() + s.nproc.size();
-  const auto [stop, error] = std::from_chars(s.nproc.data(), end, n);
-  if (error != std::errc() || stop != end || n < 1 || n > 1024) {
+  const int n = rank_count(s.nproc);
+  if (n == 0) {
     throw UsageError("--nproc must be a number from 1 to 1024, auto, cpu or gpu; got \"" + s.nproc +
                      "\"");
   }
@@ -99,17 +132,20 @@ int local_ranks(const RunSettings& s) {
 
 std::string find_program(const std::string& name) {
   namespace fs = std::filesystem;
-  const auto runs = [](const fs::path& p) {
-    return fs::is_regular_file(p) && ::access(p.c_str(), X_OK) == 0;
+  // Which error it is does not matter: what cannot be looked at, a link to itself say, does not
+  // run.
+  std::error_code error;
+  const auto runs = [&error](const fs::path& p) {
+    return fs::is_regular_file(p, error) && ::access(p.c_str(), X_OK) == 0;
   };
   if (name.find('/') != std::string::npos) {
     if (runs(name)) return name;
     throw UsageError("cannot run " + name + ": " +
-                     (fs::exists(name) ? "it is not executable" : "there is no such file"));
+                     (is_there(name) ? "it is not executable" : "there is no such file"));
   }
   const char* variable = std::getenv("PATH");
   std::string path = variable ? variable : "";
-  path += ":" + fs::read_symlink("/proc/self/exe").parent_path().string();
+  path += ":" + fs::read_symlink("/proc/self/exe", error).parent_path().string();
   for (size_t at = 0; at < path.size();) {
     const size_t end = std::min(path.find(':', at), path.size());
     const fs::path candidate = fs::path(path.substr(at, end - at)) / name;

@@ -25,7 +25,7 @@ struct RunSettings {
 void declare_run_flags(Options& options, RunSettings& settings);
 
 /// The arguments of tarn-run itself, and from the first word that is no flag (or after "--") the
-/// command.
+/// command. Throws UsageError where --nproc took the name of the program.
 struct SplitArguments {
   std::vector<std::string> own, command;
 };

@@ -1,6 +1,7 @@
 // 01_tensor.cpp - a tensor is a block of memory and a way of walking it: sizes, strides, an offset.
 #include <iostream>
 
+#include "tarn/apps/tour/wrapped.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 
@@ -34,7 +35,7 @@ int main() {
   try {
     xt.view({12});
   } catch (const ShapeError& e) {
-    std::cout << "view: " << e.what() << "\n";
+    std::cout << wrapped(e.what()) << "\n";
   }
   std::cout << "reshape copies where it must: " << xt.reshape({12}) << "\n\n";
 

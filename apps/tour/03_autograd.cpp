@@ -2,6 +2,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "tarn/apps/tour/wrapped.h"
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -62,7 +63,7 @@ int main() {
   try {
     product.backward();
   } catch (const AutogradError& e) {
-    std::cout << e.what() << "\n";
+    std::cout << wrapped(e.what()) << "\n";
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "tarn/apps/tour/wrapped.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/random.h"
 #include "tarn/core/serialize.h"
@@ -62,7 +63,7 @@ int main() {
   try {
     other.load_state_dict(wrong);
   } catch (const Error& e) {
-    std::cout << e.what() << "\n";
+    std::cout << wrapped(e.what()) << "\n";
   }
   return 0;
 }

@@ -17,10 +17,10 @@ using namespace tarn;
 
 constexpr int64_t kBlock = 32, kWidth = 64, kHeads = 4, kBatch = 16;  // letters read at once, ...
 constexpr char kText[] =
-    "The Lord is my shepherd; I shall not want. He maketh me to lie down in green pastures: he "
-    "leadeth me beside the still waters. He restoreth my soul: he leadeth me in the paths of "
-    "righteousness for his name's sake. Yea, though I walk through the valley of the shadow of "
-    "death, I will fear no evil: for thou art with me; thy rod and thy staff they comfort me. ";
+    "The Lord is my shepherd; I shall not want.\nHe maketh me to lie down in green pastures: he "
+    "leadeth me beside the still waters.\nHe restoreth my soul: he leadeth me in the paths of "
+    "righteousness for his name's sake.\nYea, though I walk through the valley of the shadow of "
+    "death,\nI will fear no evil: for thou art with me; thy rod and thy staff they comfort me.\n";
 const auto kLetters = data::CharTokenizer::of(kText);
 
 // Tokens listen to earlier ones (attention), then each thinks by itself; both add to what passes.

@@ -1,6 +1,7 @@
 // 14_finding_a_nan.cpp - a loss becomes NaN: which operation, in which module, at which index?
 #include <cstdio>
 
+#include "tarn/apps/tour/wrapped.h"
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/core/error.h"
@@ -41,7 +42,7 @@ bool stops(Net& net, const Tensor& x, const AnomalyOptions& options) {
     const AnomalyGuard anomaly(options);  // around forward and backward
     loss_of(net, x).backward();
   } catch (const AutogradError& error) {
-    std::printf("    %s\n\n", error.what());
+    std::printf("    %s\n\n", wrapped(error.what(), 4, 92).c_str());
     return true;
   }
   return false;

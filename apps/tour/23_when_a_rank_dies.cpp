@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "tarn/apps/tour/wrapped.h"
 #include "tarn/core/factory.h"
 #include "tarn/dist/local_group.h"
 
@@ -23,7 +24,7 @@ void show(const char* title, const std::function<void(dist::ProcessGroup&)>& fau
                     },
                     {.timeout = 300ms, .start_timeout = 300ms});
   } catch (const dist::DistError& error) {
-    std::printf("  %s\n", error.what());
+    std::printf("  %s\n", wrapped(error.what(), 2, 94).c_str());
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf("  after %.1f s\n\n", took.count());

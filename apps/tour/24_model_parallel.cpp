@@ -63,7 +63,7 @@ int main() {
   halves.load_state_dict(whole.state_dict());
   split(halves, devices[0], devices[1]);
   std::printf(
-      "stem, layer1, layer2 on %s; layer3, linear on %s (%lld of %lld parameters)\n",
+      "stem, layer1, layer2 on %s;\nlayer3, linear on %s (%lld of %lld parameters)\n",
       devices[0].str().c_str(), devices[1].str().c_str(),
       static_cast<long long>(halves.layer3.num_parameters() + halves.linear.num_parameters()),
       static_cast<long long>(halves.num_parameters()));

@@ -1,0 +1,199 @@
+// apps_gpt_resume_test.cpp - what tarn-gpt knows of weights and runs that it goes on from.
+#include <filesystem>
+#include <fstream>
+
+#include "apps_gpt_tools.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tarn/apps/common/run_checkpoints.h"
+#include "tarn/apps/gpt/checkpoint.h"
+#include "tarn/apps/gpt/export.h"
+#include "tarn/apps/gpt/setup.h"
+#include "tarn/autograd/functions.h"
+#include "tarn/core/factory.h"
+#include "tarn/core/serialize.h"
+#include "tarn/data/tokens.h"
+#include "tarn/nn/generate.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace tarn;
+using namespace tarn::apps;
+using test::Ended;
+using test::Process;
+using test::slurp;
+using test::TempFolder;
+
+std::unique_ptr<nn::models::Gpt> tiny_gpt(const char* gelu = "tanh") {
+  GptSettings s;
+  s.device = "cpu";
+  s.block_size = 8;
+  s.n_layer = 1;
+  s.n_head = 2;
+  s.n_embd = 8;
+  s.gelu = gelu;
+  return make_gpt(s, 11);
+}
+
+TEST(GptHeads, are_told_by_what_is_in_the_file_or_beside_it) {
+  const TempFolder folder;
+  for (const char* gelu : {"tanh", "exact"}) {
+    const auto gpt = tiny_gpt(gelu);
+    const std::string at = folder / gelu;
+    fs::create_directory(at);
+    const auto told = [&](const std::string& path) {
+      const GptWeights w = load_gpt_weights(path);
+      EXPECT_EQ(w.options.heads, 2) << path;
+      EXPECT_FALSE(w.guessed_heads) << path;
+      EXPECT_EQ(w.options.tanh_gelu, std::string(gelu) == "tanh") << path;
+    };
+    export_gpt(at + "/x.safetensors", *gpt, nullptr, DType::kF32);
+    told(at + "/x.safetensors");
+    export_gpt(at + "/hf", *gpt, nullptr, DType::kF32);
+    told(at + "/hf");
+    // As Hugging Face writes it: only config.json tells.
+    save_safetensors(at + "/hf/model.safetensors",
+                     load_safetensors(at + "/hf/model.safetensors").tensors, {{"format", "pt"}});
+    told(at + "/hf");
+    Checkpoint c{.step = 3};
+    c.tensors["model"] = gpt->state_dict();
+    store_sizes(c, gpt->options());
+    fs::create_directories(at + "/run/checkpoints");
+    save_checkpoint(at + "/run/checkpoints/last", c);
+    told(at + "/run/checkpoints/last/model.safetensors");
+    told(at + "/run/checkpoints/last");
+    told(at + "/run");
+    EXPECT_EQ(load_gpt_weights(at + "/run", 4).options.heads, 4);  // --n-head has the last word
+  }
+}
+
+TEST(GptHeads, are_guessed_where_nothing_tells) {
+  const TempFolder folder;
+  save_safetensors(folder / "x.safetensors", tiny_gpt()->state_dict());
+  const GptWeights w = load_gpt_weights(folder / "x.safetensors");
+  EXPECT_TRUE(w.guessed_heads);
+  EXPECT_EQ(w.options.heads, 1);
+  EXPECT_FALSE(load_gpt_weights(folder / "x.safetensors", 2).guessed_heads);
+  EXPECT_MESSAGE(ValueError, load_gpt_weights(folder / "x.safetensors", 3),
+                 "has a width of 8, which 3 attention heads do not divide; pass --n-head");
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder.str()), "no model.safetensors in the folder ");
+  folder.write("config.json", "[");
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder / "x.safetensors"), "config.json is damaged");
+}
+
+TEST(SampleTokens, limits_that_vanish_in_f32_take_the_likeliest) {
+  const Tensor logits = tensor({1, 3, 2}).view({1, 3});
+  for (const double tiny : {1e-29, 1e-39, 1e-300}) {
+    EXPECT_EQ(nn::sample_tokens(logits, {.temperature = tiny}).item<int64_t>(), 1) << tiny;
+    EXPECT_EQ(nn::sample_tokens(logits, {.top_p = tiny}).item<int64_t>(), 1) << tiny;
+  }
+}
+
+std::string usage_error(const std::vector<std::string>& arguments) {
+  return test::message_of<UsageError>([&] {
+    GptSettings s;
+    Options options("tarn-gpt", "");
+    declare_flags(options, s);
+    options.parse(arguments);
+    check_settings(s, &options);
+  });
+}
+
+TEST(GptFlags, are_checked_with_what_they_are_for) {
+  for (const char* threads : {"1025", "4294967297"}) {
+    EXPECT_NE(usage_error({"--threads", threads}).find("an integer from 0 to 1024"),
+              std::string::npos);
+  }
+  EXPECT_EQ(usage_error({"--sample", "--init-from", "w.safetensors", "--n-head", "3"}), "");
+  for (const char* name : {".", "..", "", "/"}) {
+    EXPECT_NE(usage_error({"--out-dir", name}).find("expected the name of a new folder"),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_NE(usage_error({"--out-dir", "x", "--resume", "y"}).find("is for a new run"),
+            std::string::npos);
+}
+
+class GptResume : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(program)) GTEST_SKIP() << "the program is not built";
+    text = test::write_words(folder);
+  }
+  std::vector<std::string> small(const std::string& name,
+                                 const std::vector<std::string>& more = {}) const {
+    return test::small_gpt(text, folder / name, more);
+  }
+  Ended run(const std::vector<std::string>& arguments) {
+    return Process(program, arguments, folder).wait();
+  }
+  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-gpt";
+  TempFolder folder;
+  std::string text;
+};
+
+TEST_F(GptResume, flags_that_are_given_now_are_what_trains) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "20"})).code, 0);
+  const Ended on = run({"--resume", folder / "run", "--max-iters", "40", "--lr", "0.002",
+                        "--no-decay-lr", "--beta1", "0.5", "--wd", "0.25"});
+  ASSERT_EQ(on.code, 0) << on.err;
+  std::ifstream metrics(folder / "run/metrics.jsonl");
+  double lr = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto j = nlohmann::json::parse(line);
+    if (j.contains("lr")) lr = j.at("lr");
+  }
+  EXPECT_EQ(lr, 0.002);
+  const TensorDict state =
+      load_safetensors(folder / "run/checkpoints/last/optim.safetensors").tensors;
+  EXPECT_EQ(state.at("param_groups.0.betas").to_vector<double>(), (std::vector<double>{0.5, 0.99}));
+  EXPECT_EQ(state.at("param_groups.0.weight_decay").item(), 0.25);
+  EXPECT_EQ(state.at("param_groups.1.weight_decay").item(), 0);
+}
+
+TEST_F(GptResume, weights_that_are_not_finite_are_never_saved) {
+  const Ended end = run(small("run", {"--max-iters", "1", "--lr", "1e30", "--no-decay-lr"}));
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("training: the estimates became "), std::string::npos) << end.err;
+  EXPECT_EQ(end.out.find("Done"), std::string::npos) << end.out;
+  EXPECT_EQ(load_newest_checkpoint(folder / "run").step, 0);
+}
+
+TEST_F(GptResume, heads_that_do_not_fit_the_default_width_fit_the_file) {
+  ASSERT_EQ(run(small("run", {"--n-head", "3", "--n-embd", "18", "--max-iters", "1"})).code, 0);
+  const std::vector<std::string> sample{"--sample", "--max-new-tokens", "3", "--device",
+                                        "cpu",      "--init-from"};
+  for (const char* from : {"run", "run/checkpoints/last/model.safetensors"}) {
+    auto arguments = sample;
+    arguments.insert(arguments.end(), {folder / from, "--n-head", "3", "--tokenizer",
+                                       folder / "run/tokenizer.json"});
+    const Ended end = run(arguments);
+    EXPECT_EQ(end.code, 0) << end.err;
+    EXPECT_EQ(end.err.find("note: "), std::string::npos) << end.err;
+  }
+  auto whole = sample;  // its own heads and its own tokenizer
+  whole.push_back(folder / "run");
+  EXPECT_EQ(run(whole).code, 0);
+}
+
+TEST_F(GptResume, a_run_on_ids_writes_with_the_tokenizer_that_is_named) {
+  std::vector<int32_t> ids;
+  for (const char c : slurp(text)) ids.push_back(c);
+  data::save_nanogpt_tokens(folder / "ids.bin", ids);
+  ASSERT_EQ(run(small("run", {"--data", folder / "ids.bin", "--max-iters", "20"})).code, 0);
+  const std::vector<std::string> sample{
+      "--sample", "--resume", folder / "run", "--start", "the ", "--max-new-tokens", "5"};
+  EXPECT_EQ(run(sample).code, 1);  // none is known
+  auto named = sample;
+  named.insert(named.end(), {"--tokenizer", "byte"});
+  const Ended end = run(named);
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(end.out.starts_with("the ")) << end.out;
+  named[4] = "\xff";  // beyond what the model knows
+  EXPECT_NE(run(named).err.find("--start: it has a token 255, and the model knows "),
+            std::string::npos);
+}
+
+}  // namespace
