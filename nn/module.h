@@ -316,10 +316,10 @@ class Module {
 ///     std::vector<Tensor> at;
 ///     for (const auto& [name, p] : fast) at.push_back(p);
 ///     const Tensor loss = mse_loss(functional_call(net, fast, x), y);
-///     const std::vector<Tensor> g = grad(std::vector{loss}, at, {}, {.create_graph = true});
+///     const auto g = grad(std::vector{loss}, at, {}, {.create_graph = true});
 ///     TensorDict next;
-///     for (size_t i = 0; i < at.size(); ++i) next.add((fast.begin() + i)->first, at[i] - lr *
-///     g[i]); fast = next;
+///     for (const auto& [name, p] : fast) next.add(name, p - lr * g[next.size()]);
+///     fast = next;
 ///   }
 ///   mse_loss(functional_call(net, fast, x2), y2).backward();  // to net's parameters
 /// For other functions than forward: Module::SwapScope, which says what it throws.

@@ -55,12 +55,13 @@ double clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, doubl
   });
 }
 
-double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_params,
-                       double max_norm, double norm_type, bool error_if_nonfinite) {
+double clip_grad_norm_(const TensorDict& named_params, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
   std::vector<Tensor> params;
   for (const auto& item : named_params) params.push_back(item.second);
   return clip(params, max_norm, norm_type, error_if_nonfinite, [&](size_t i) {
-    return tarn::detail::concat("'", named_params[i].first, "'=", params[i].describe());
+    return tarn::detail::concat("'", (named_params.begin() + static_cast<std::ptrdiff_t>(i))->first,
+                                "'=", params[i].describe());
   });
 }
 

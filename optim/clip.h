@@ -1,11 +1,9 @@
 // clip.h - keeping gradients within bounds, between backward and step.
 #pragma once
 
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "tarn/core/tensor.h"
+#include "tarn/core/tensor_dict.h"
 
 namespace tarn::optim {
 
@@ -17,9 +15,9 @@ namespace tarn::optim {
 /// step() changes nothing. No gradient is ever filled with NaN.
 double clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, double norm_type = 2,
                        bool error_if_nonfinite = false);
-/// The same, with names for the error.
-double clip_grad_norm_(const std::vector<std::pair<std::string, Tensor>>& named_params,
-                       double max_norm, double norm_type = 2, bool error_if_nonfinite = false);
+/// The same, with names for the error: clip_grad_norm_(net.named_parameters(), 1).
+double clip_grad_norm_(const TensorDict& named_params, double max_norm, double norm_type = 2,
+                       bool error_if_nonfinite = false);
 
 /// The norm of all gradients together, without changing them.
 double grad_norm(const std::vector<Tensor>& params, double norm_type = 2);

@@ -30,8 +30,7 @@ bool is_direct(const Tensor& value, const Tensor& average) {
 
 }  // namespace
 
-Ema::Ema(const std::vector<std::pair<std::string, Tensor>>& tensors, Options options)
-    : options_(options) {
+Ema::Ema(const TensorDict& tensors, Options options) : options_(options) {
   TARN_CHECK_AS(ValueError, options.decay >= 0 && options.decay <= 1,
                 "Ema: decay must be in [0, 1]; got ", options.decay);
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
@@ -96,9 +95,14 @@ void Ema::swap() {
   }
 }
 
-TensorDict Ema::state_dict() const {
+TensorDict Ema::averages() const {
   TensorDict dict;
   for (const Entry& e : entries_) dict.add(e.name, e.average);
+  return dict;
+}
+
+TensorDict Ema::state_dict() const {
+  TensorDict dict = averages();
   dict.add(kUpdates, scalar_tensor(updates_, {.dtype = DType::kI64}));
   return dict;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tarn/core/tensor.h"
@@ -24,9 +23,8 @@ class Ema {
   /// tensors: parameters and buffers by name; the averages start as their values. To follow a
   /// module they must be its own (named_parameters, named_buffers): those of state_dict() share its
   /// memory only until Module::to.
-  explicit Ema(const std::vector<std::pair<std::string, Tensor>>& tensors)
-      : Ema(tensors, Options()) {}
-  Ema(const std::vector<std::pair<std::string, Tensor>>& tensors, Options options);
+  explicit Ema(const TensorDict& tensors) : Ema(tensors, Options()) {}
+  Ema(const TensorDict& tensors, Options options);
 
   /// Call after optimizer.step(), and not for skipped steps.
   void update();
@@ -34,7 +32,10 @@ class Ema {
   /// Exchanges the values of model and averages: once before evaluating, once after. Averages of
   /// halves come back bit for bit, though the model holds them rounded.
   void swap();
-  /// The averages by the model's names. "ema_updates" is there too.
+  /// The averages by the model's names: net.load_state_dict(ema.averages()). They share the memory
+  /// of the averages; halves are in f32.
+  TensorDict averages() const;
+  /// The same with "ema_updates", how many there were: for a checkpoint.
   TensorDict state_dict() const;
   /// Throws ValueError that names the first tensor that is missing or of another shape.
   void load_state_dict(const TensorDict& dict);

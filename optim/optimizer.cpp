@@ -278,7 +278,7 @@ void Optimizer::collect_gradients(Batch& batch) {
   for (size_t i : batch.members) batch.grads.push_back(in_layout_of(param(i), param(i).grad()));
 }
 
-DecaySplit split_by_decay(const std::vector<std::pair<std::string, Tensor>>& named_params) {
+DecaySplit split_by_decay(const TensorDict& named_params) {
   DecaySplit split;
   std::string names[2];
   int64_t counts[2] = {0, 0};

@@ -138,13 +138,12 @@ struct DecaySplit {
   std::vector<Tensor> decay, no_decay;
   std::string report;
 };
-DecaySplit split_by_decay(const std::vector<std::pair<std::string, Tensor>>& named_params);
+DecaySplit split_by_decay(const TensorDict& named_params);
 
 /// Two groups with the same options, the second without weight decay; prints the split to `log`.
 template <class Options>
-std::vector<ParamGroup<Options>> decay_groups(
-    const std::vector<std::pair<std::string, Tensor>>& named_params, const Options& options,
-    std::ostream* log = nullptr) {
+std::vector<ParamGroup<Options>> decay_groups(const TensorDict& named_params,
+                                              const Options& options, std::ostream* log = nullptr) {
   const DecaySplit split = split_by_decay(named_params);
   if (log) *log << split.report;
   Options without = options;

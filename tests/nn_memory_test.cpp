@@ -128,8 +128,7 @@ void expect_no_growth(const char* what, F&& step) {
 TEST(LeakTest, steps_of_a_convolutional_network_leave_nothing) {
   const auto net = nn::models::make_resnet("resnet8", {.classes = 10, .in_channels = 1});
   optim::SGD sgd(net->parameters(), {.lr = 0.01, .momentum = 0.9});
-  const TensorDict state = net->state_dict();
-  optim::Ema ema(std::vector<TensorDict::Item>(state.begin(), state.end()), {});
+  optim::Ema ema(net->state_dict());
   const Tensor x = randn({2, 1, 12, 12}), y = zeros({2}, {.dtype = DType::kI64});
   expect_no_growth("resnet8", [&] {
     sgd.zero_grad();

@@ -51,6 +51,16 @@ TEST(EmaTest, averages_follow_the_formula_and_buffers_are_kept) {
   EXPECT_TRUE(w.requires_grad());
 }
 
+TEST(EmaTest, takes_what_modules_give_and_gives_what_they_take) {
+  nn::Linear net({.in = 2, .out = 1});
+  Ema ema(net.state_dict(), {.decay = 0});
+  net.weight.detach().fill_(3);
+  ema.update();
+  net.weight.detach().fill_(5);
+  EXPECT_TRUE(net.load_state_dict(ema.averages()).missing.empty());
+  EXPECT_EQ(net.weight.to_vector<double>(), (Values{3, 3}));
+}
+
 TEST(EmaTest, warmup_state_and_errors) {
   const Tensor w = ones({1});
   Ema ema({{"w", w}}, {.decay = .99, .warmup = true});

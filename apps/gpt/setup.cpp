@@ -58,13 +58,11 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, GptWeights w,
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net) {
-  const TensorDict named = net.named_parameters();
   const optim::AdamWOptions options{.lr = s.rate(s.learning_rate),
                                     .beta1 = s.beta1,
                                     .beta2 = s.beta2,
                                     .weight_decay = s.weight_decay};
-  return std::make_unique<optim::AdamW>(
-      optim::decay_groups(std::vector<TensorDict::Item>(named.begin(), named.end()), options));
+  return std::make_unique<optim::AdamW>(optim::decay_groups(net.named_parameters(), options));
 }
 
 optim::Schedule make_schedule(const GptSettings& s) {

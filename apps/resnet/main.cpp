@@ -43,7 +43,7 @@ void print_score(const Score& score) {
 void load_scored_weights(nn::Module& net, const Checkpoint& c) {
   net.load_state_dict(c.dict("model"));
   if (c.dict("ema").empty()) return;
-  optim::Ema ema(items(net.state_dict()));
+  optim::Ema ema(net.state_dict());
   ema.load_state_dict(c.dict("ema"));
   ema.swap();
 }

@@ -17,7 +17,7 @@ std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Modul
   if (!s.norm_weight_decay) return std::make_unique<Optimizer>(net.parameters(), options);
   Options norms = options;
   norms.weight_decay = *s.norm_weight_decay;
-  const optim::DecaySplit split = optim::split_by_decay(items(net.named_parameters()));
+  const optim::DecaySplit split = optim::split_by_decay(net.named_parameters());
   return std::make_unique<Optimizer>(std::vector<optim::ParamGroup<Options>>{
       {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}});
 }
@@ -70,7 +70,7 @@ optim::GradScaler make_scaler(const ResnetSettings& s) {
 
 std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net) {
   if (!s.model_ema) return nullptr;
-  return std::make_unique<optim::Ema>(items(net.state_dict()),
+  return std::make_unique<optim::Ema>(net.state_dict(),
                                       optim::Ema::Options{.decay = s.model_ema_decay});
 }
 

@@ -30,9 +30,4 @@ optim::GradScaler make_scaler(const ResnetSettings& s);
 /// The running mean of all state (--model-ema), or null.
 std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& net);
 
-/// Names and tensors, as optimizers and clipping take them.
-inline std::vector<TensorDict::Item> items(const TensorDict& dict) {
-  return {dict.begin(), dict.end()};
-}
-
 }  // namespace tarn::apps

@@ -113,8 +113,7 @@ void Trainer::update(int64_t whole) {
   }
   if (s_.clip_grad_norm > 0) {
     scaler_.unscale_(*optimizer_);
-    optim::clip_grad_norm_(items(net_.named_parameters()), s_.clip_grad_norm, 2,
-                           !scaler_.enabled());
+    optim::clip_grad_norm_(net_.named_parameters(), s_.clip_grad_norm, 2, !scaler_.enabled());
   }
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
