@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "tarn/dist/file_store.h"
@@ -181,7 +182,9 @@ TEST(TcpStore, something_else_on_the_port_is_noticed) {
 TEST(TcpStore, a_server_that_has_stopped_holds_nobody_longer_than_the_patience) {
   Socket listener = Socket::listen(0);
   const auto deadline = Clock::now() + Millis(20000);
-  std::thread mute([&] {  // greets, then hangs, as a stopped rank 0 does
+  std::thread mute([&] {                          // greets, then hangs, as a stopped rank 0 does
+    pollfd connection{listener.fd(), POLLIN, 0};  // which does not block
+    ::poll(&connection, 1, 20000);
     Socket client(::accept(listener.fd(), nullptr, nullptr));
     std::string greeting(kStoreGreeting.size(), ' ');
     client.receive(greeting.data(), greeting.size(), deadline);
