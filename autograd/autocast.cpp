@@ -13,8 +13,7 @@ namespace {
 /// is the memory that was cast: Module::to puts other memory into the same tensor.
 struct CachedCast {
   Tensor source, low;
-  Ref<Storage> storage;
-  uint32_t version = 0;
+  uint32_t version = 0;  // goes up as well when the tensor gets other memory
 };
 
 struct ThreadState {
@@ -39,9 +38,8 @@ Tensor cast_parameter(const Tensor& x, DType dtype) {
   CachedCast& entry = thread_state.cache[x.impl().get()];
   // A copy made under no_grad has no history and must not serve where one is wanted.
   const bool fits = entry.low.defined() && entry.low.dtype() == dtype &&
-                    entry.storage == x.storage() && entry.version == x.version() &&
-                    (!grad_enabled() || requires_grad(entry.low));
-  if (!fits) entry = {x, to(x, dtype), x.storage(), x.version()};
+                    entry.version == x.version() && (!grad_enabled() || requires_grad(entry.low));
+  if (!fits) entry = {x, to(x, dtype), x.version()};
   return entry.low;
 }
 

@@ -1,6 +1,7 @@
 // ops_random.cpp - random tensors, and dropout with its gradient.
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_random.h"
+#include "tarn/autograd/functions_reduce.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/random_draws.h"
@@ -47,8 +48,10 @@ Tensor randint_like(const Tensor& like, int64_t low, int64_t high, Generator* ge
 namespace {
 // On a GPU a look at the values would wait for the device.
 void check_probabilities(const Tensor& p) {
-  if (p.device() != kCPU) return;
-  for (double v : p.to_vector<double>()) raw::check_probability("bernoulli", v);
+  if (p.device() != kCPU || p.numel() == 0) return;
+  const Tensor values = p.detach();
+  raw::check_probability("bernoulli", amin(values).item());
+  raw::check_probability("bernoulli", amax(values).item());
 }
 }  // namespace
 

@@ -113,9 +113,9 @@ const json::object_t& members(const json& manifest, const char* name) {
 }
 
 json read_manifest(const std::string& folder) {
-  TARN_CHECK_AS(FileError, fs::is_directory(folder), "checkpoint: no folder ", folder);
+  TARN_CHECK_AS(FileError, is_folder(folder), "checkpoint: no folder ", folder);
   const std::string path = folder + "/" + kManifest;
-  TARN_CHECK_AS(FileError, fs::exists(path), "checkpoint: ", folder, " has no ", kManifest,
+  TARN_CHECK_AS(FileError, is_there(path), "checkpoint: ", folder, " has no ", kManifest,
                 ": it is not whole, or not a checkpoint");
   const std::string text = read_file("checkpoint", path);
   const json manifest = json::parse(text, nullptr, false);
@@ -133,9 +133,11 @@ json read_manifest(const std::string& folder) {
 // What is wrong with a file; "" if nothing is.
 std::string check_file(const std::string& path, const json& expected) {
   const std::string name = fs::path(path).filename().string();
-  if (!fs::exists(path)) return name + " is missing";
-  if (!fs::is_regular_file(path)) return name + " is not a plain file";
-  const uint64_t size = fs::file_size(path), bytes = expected.at("bytes");
+  std::error_code error;
+  if (!is_there(path)) return name + " is missing";
+  if (!fs::is_regular_file(path, error)) return name + " is not a plain file";
+  const uint64_t size = fs::file_size(path, error), bytes = expected.at("bytes");
+  if (error) return name + " cannot be read: " + error.message();
   if (size != bytes) {
     return detail::concat(name, " has ", size, " bytes instead of ", bytes);
   }

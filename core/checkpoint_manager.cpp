@@ -35,9 +35,13 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-// What is in a folder; nothing if there is none.
+// What is in a folder; nothing if there is none. A folder that cannot be asked about is an error:
+// a resume that finds nothing begins anew.
 std::vector<std::string> entries(const std::string& folder) {
-  return is_folder(folder) ? list_folder("checkpoint", folder) : std::vector<std::string>();
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  if (fs::status_known(status) && !fs::is_directory(status)) return {};
+  return list_folder("checkpoint", folder);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -41,14 +42,29 @@ std::vector<std::string> list_folder(const char* op, const std::string& folder) 
   return paths;
 }
 
+namespace {
+// N of a path that names this process's descriptor N; -1 for others.
+int open_descriptor(std::string_view path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    int number = -1;
+    const char* end = path.data() + path.size();
+    const auto [stop, error] = std::from_chars(path.data() + folder.size(), end, number);
+    if (error == std::errc() && stop == end) return number;
+  }
+  return -1;
+}
+}  // namespace
+
 WriteTarget write_target(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   const bool special =
       fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
-  // A stream of this process may be a plain file, and must stay the same one.
-  const bool stream = path == "/dev/stdout" || path == "/dev/stderr" ||
-                      path.starts_with("/dev/fd/") || path.starts_with("/proc/");
+  // An open file of this process may be a plain file, and must stay the same one.
+  const bool stream = open_descriptor(path) >= 0;
   if (special || stream) return {path, false};
   fs::path target = path;
   constexpr int kMostLinks = 40;  // as in the kernel
@@ -57,13 +73,14 @@ WriteTarget write_target(const std::string& path) {
     if (error) break;
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
-  return {target.string(), true};
+  // Links in a circle: opening says so.
+  return {target.string(), !fs::is_symlink(target, error)};
 }
 
 int open_in_place(const std::string& path) {
   // The same place in the file as the stream, which goes on behind.
-  if (path == "/dev/stdout") return ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-  if (path == "/dev/stderr") return ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  const int descriptor = open_descriptor(path);
+  if (descriptor >= 0) return ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
 }
 

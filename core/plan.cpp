@@ -1,6 +1,8 @@
 // plan.cpp - building the walk of an elementwise kernel.
 #include "tarn/core/plan.h"
 
+#include <string>
+
 #include "tarn/core/factory.h"
 
 namespace tarn {
@@ -149,6 +151,10 @@ void check_no_internal_overlap(const char* op, const Tensor& out) {
   TARN_CHECK_AS(ShapeError, !overlaps_itself(out), op,
                 ": cannot write in place, elements share memory (an expanded tensor?); got sizes=",
                 out.sizes(), ", strides=", out.strides(), "; use clone() first");
+}
+
+void check_writable(const char* op, const Tensor& out) {
+  if (overlaps_itself(out)) check_no_internal_overlap((std::string(op) + "_").c_str(), out);
 }
 
 bool overlaps_partly(const Tensor& out, const Tensor& x) {

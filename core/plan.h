@@ -39,6 +39,8 @@ Tensor elementwise_output(const Shape& sizes, std::initializer_list<const Tensor
 bool overlaps_itself(const Tensor& x);
 /// Throws if writing to `out` is ambiguous: two of its elements share memory.
 void check_no_internal_overlap(const char* op, const Tensor& out);
+/// The same for the in-place form of `op`, which is named without its underscore.
+void check_writable(const char* op, const Tensor& out);
 /// True if out and x share memory without being the very same elements in the same order.
 bool overlaps_partly(const Tensor& out, const Tensor& x);
 

@@ -97,11 +97,6 @@ Tensor without_overlap(const Tensor& out, const Tensor& x) {
   return overlaps_partly(out, x) ? clone(x) : x;
 }
 
-// op is the operation's name without the underscore of its in-place form.
-void check_writable(const char* op, const Tensor& x) {
-  if (overlaps_itself(x)) check_no_internal_overlap((std::string(op) + "_").c_str(), x);
-}
-
 void check_inplace_target(const char* op, const Tensor& x, const Shape& result) {
   TARN_CHECK_AS(ShapeError, x.sizes() == result, op,
                 "_: the result must have the tensor's sizes; got ", x.sizes(), ", result ", result);

@@ -45,7 +45,7 @@ void check_dtypes(const char* op, const Tensor& x, const Tensor& src) {
 template <class Write>
 void write_through(const char* op, const Tensor& x, const Tensor& src, bool dense, bool sum,
                    Write write) {
-  check_no_internal_overlap(op, x);
+  check_writable(op, x);
   Tensor source = apart(src, x);
   Tensor target = dense ? contiguous(x) : x;
   if (sum && is_half(x.dtype())) {

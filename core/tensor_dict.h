@@ -20,9 +20,6 @@ class TensorDict {
   TensorDict(std::initializer_list<Item> items) {
     for (const Item& item : items) add(item.first, item.second);
   }
-  TensorDict(const std::vector<Item>& items) {
-    for (const Item& item : items) add(item.first, item.second);
-  }
 
   /// Appends a tensor. Throws ValueError if the name is taken.
   void add(std::string name, Tensor tensor) {

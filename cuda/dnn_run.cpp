@@ -163,7 +163,7 @@ void execute(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_
   execute(plan, operands, workspace.as<void>(), handle);
 }
 
-/// Milliseconds a run, or infinity if the plan does not execute or its workspace does not fit.
+/// Milliseconds a run, or infinity if the plan does not execute.
 double time_of(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandle_t handle) try {
   const Scratch workspace(static_cast<size_t>(std::max<int64_t>(plan.workspace, 1)), stream);
   execute(plan, operands, workspace.as<void>(), handle);  // loads its code
@@ -178,8 +178,6 @@ double time_of(const DnnPlan& plan, Operands operands, Stream stream, cudnnHandl
 } catch (const DnnError& e) {
   if (!e.not_supported()) throw;
   return std::numeric_limits<double>::infinity();
-} catch (const OutOfMemoryError&) {
-  return std::numeric_limits<double>::infinity();
 }
 
 bool is_capturing(Stream stream) {
@@ -188,16 +186,22 @@ bool is_capturing(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Moves the fastest plan to the front and drops the others. Every run computes the whole result,
-/// so they run on the operands themselves.
+/// Moves the fastest plan to the front and, if all could be timed, drops the others. Every run
+/// computes the whole result, so they run on the operands themselves.
 void tune(Entry& entry, Operands operands, Stream stream, cudnnHandle_t handle) {
   size_t best = 0;
   double best_ms = std::numeric_limits<double>::infinity();
+  bool all_timed = true;
   for (size_t i = 0; i < entry.plans.size(); ++i) {
-    const double ms = time_of(entry.plans[i], operands, stream, handle);
-    if (ms < best_ms) best = i, best_ms = ms;
+    try {
+      const double ms = time_of(entry.plans[i], operands, stream, handle);
+      if (ms < best_ms) best = i, best_ms = ms;
+    } catch (const OutOfMemoryError&) {  // there may be room for its workspace another time
+      all_timed = false;
+    }
   }
   std::swap(entry.plans[0], entry.plans[best]);
+  if (!all_timed) return;
   entry.plans.erase(entry.plans.begin() + 1, entry.plans.end());
   entry.chosen = true;
 }
@@ -229,7 +233,8 @@ bool run(const DnnProblem& problem, Operands operands, Stream stream) {
   const std::lock_guard lock(entry->mutex);
   if (!entry->made) make_entry(*entry, problem, handle.get(), dnn_settings().autotune);
   try {
-    if (!entry->chosen && entry->plans.size() > 1 && !is_capturing(stream)) {
+    if (dnn_settings().autotune && !entry->chosen && entry->plans.size() > 1 &&
+        !is_capturing(stream)) {
       tune(*entry, operands, stream, handle.get());
     }
     return run_plans(*entry, problem, operands, stream, handle.get());

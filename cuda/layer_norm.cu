@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "tarn/core/mul_add.h"
+#include "tarn/core/squared_deviations.h"
 #include "tarn/cuda/batch_norm.h"
 #include "tarn/cuda/channel_values.cuh"
 #include "tarn/cuda/grid.cuh"
@@ -82,7 +83,7 @@ struct RowStatistics {
   __device__ RowStatistics(bool centred, A shift, double sum, double squares, double n,
                            double eps) {
     const double off = centred ? sum / n : 0;
-    const double m2 = centred ? squares - sum * off : squares;  // sum * 0 is NaN at infinity
+    const double m2 = centred ? squared_deviations(sum, squares, off) : squares;
     mean = static_cast<A>(shift + off);
     rstd = static_cast<A>(1 / std::sqrt((m2 < 0 ? 0 : m2) / n + eps));
   }

@@ -3,6 +3,7 @@
 // Both are folds over the kernels of reduce.cuh. Variance: each thread sums the differences from
 // its own first element, and their squares, in f64, so that at most the spread of its elements
 // cancels; threads merge by Chan's formula (Chan, Golub, LeVeque 1979). One read of x.
+#include "tarn/core/squared_deviations.h"
 #include "tarn/cuda/reduce.cuh"
 #include "tarn/cuda/reduce.h"
 #include "tarn/cuda/reduce_fold.cuh"
@@ -55,7 +56,7 @@ struct MomentsFold {
   }
   __device__ __forceinline__ Moments result() {
     if (n == 0) return total;
-    const double off = sum / n, m2 = squares - sum * off;
+    const double off = sum / n, m2 = squared_deviations(sum, squares, off);
     return op.join(total, {n, shift + off, m2 < 0 ? 0 : m2});
   }
 };

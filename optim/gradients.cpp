@@ -33,7 +33,7 @@ Gradients::Gradients(const char* op, const std::vector<Tensor>& params) {
     if (!g.defined()) continue;
     if (!g.is_contiguous() && !g.is_contiguous(MemoryFormat::kChannelsLast)) {
       g = raw::contiguous(g);
-      Tensor(params[i]).set_grad(g);  // so that scaling reaches it
+      params[i].set_grad(g);  // so that scaling reaches it
     }
     list.push_back(g);
     owners.push_back(i);

@@ -145,7 +145,6 @@ void Optimizer::finish(const Batch& batch) {
     if (state.master.defined()) {
       raw::copy_(param(i), state.master);
       state.written = param(i).version();
-      state.written_to = param(i).storage();
     } else {
       param(i).bump_version();
     }
@@ -216,7 +215,6 @@ void Optimizer::ensure_state(size_t group, const Tensor& param, ParamState& stat
     state.made |= 1u << kMaxSlots;
     raw::copy_(state.master, param);
     state.written = param.version();
-    state.written_to = param.storage();
   }
   for (int s = 0; s < kMaxSlots; ++s) {
     if (!uses_slot(group, s) || state.slots[s].defined()) continue;
@@ -264,10 +262,7 @@ void Optimizer::rebuild_batches() {
 void Optimizer::update_masters(const Batch& batch) {
   for (size_t i : batch.members) {
     ParamState& state = states_[i];
-    if (!state.master.defined() ||
-        (state.written == param(i).version() && state.written_to == param(i).storage())) {
-      continue;
-    }
+    if (!state.master.defined() || state.written == param(i).version()) continue;
     const Tensor same = raw::eq(raw::to(state.master, param(i).dtype()), param(i));
     raw::copy_(state.master,
                raw::where(same, state.master, raw::to(param(i), state.master.dtype())));

@@ -98,8 +98,7 @@ class Optimizer {
     int64_t step = 0;
     Tensor slots[kMaxSlots];
     Tensor master;                    // f32 copy of a half-precision parameter
-    uint32_t written = ~uint32_t{0};  // the parameter's version at the last rounding,
-    Ref<Storage> written_to;          // and its memory, held so that its address stays its own
+    uint32_t written = ~uint32_t{0};  // the parameter's version at the last rounding
     unsigned made = 0;  // by the step that runs: bit s is slot s, bit kMaxSlots the master
     bool is_fresh() const { return (made & ((1u << kMaxSlots) - 1)) != 0; }
   };

@@ -174,18 +174,6 @@ TEST_F(Autocast, a_weight_that_was_written_to_is_cast_anew) {
 }
 
 // As Module::to leaves it, but with the version of before.
-TEST_F(Autocast, a_weight_that_got_other_memory_is_cast_anew) {
-  Tensor w = ones({2, 2}).set_requires_grad();
-  const Tensor x = ones({1, 2}), other = full({2, 2}, 3.0);
-  const AutocastGuard autocast(DeviceType::kCPU, kBF16);
-  EXPECT_EQ(matmul(x, w).to_vector<double>(), (std::vector<double>{2, 2}));
-  while (w.version() < other.version()) w.bump_version();
-  matmul(x, w);
-  while (other.version() < w.version()) other.bump_version();
-  w.impl()->storage = other.storage();
-  EXPECT_EQ(matmul(x, w).to_vector<double>(), (std::vector<double>{6, 6}));
-}
-
 TEST_F(Autocast, a_cast_made_without_recording_does_not_cut_off_the_weight) {
   Tensor w = randn({2, 2});
   w.set_requires_grad();

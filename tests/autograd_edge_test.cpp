@@ -230,12 +230,15 @@ TEST(Cumprod, second_derivatives_beside_zeros_need_no_square_of_the_length) {
 }
 
 TEST(Variance, overflow_gives_infinity_in_every_dtype) {
-  expect_values(var(of({1e200, -1e200}, DType::kF64)), {kInf});
-  expect_values(stddev(of({1e200, 3e200, 0}, DType::kF64)), {kInf});
-  expect_values(var(of({1e30, -1e30})), {kInf});
-  expect_values(var(of({kInf, 1}, DType::kF64)), {kNan});
-  const Tensor columns = of({1e200, 1, 3e200, 3}, DType::kF64).view({2, 2});
-  expect_values(var(columns, {0}), {kInf, 2});
+  for (const Device device : available_devices()) {
+    const auto on = [&](const Tensor& x) { return x.to(device); };
+    expect_values(var(on(of({1e200, -1e200}, DType::kF64))), {kInf});
+    expect_values(stddev(on(of({1e200, 3e200, 0}, DType::kF64))), {kInf});
+    expect_values(var(on(of({1e30, -1e30}))), {kInf});
+    expect_values(var(on(of({kInf, 1}, DType::kF64))), {kNan});
+    const Tensor columns = of({1e200, 1, 3e200, 3}, DType::kF64).view({2, 2});
+    expect_values(var(on(columns), {0}), {kInf, 2});
+  }
 }
 
 TEST(ConvTranspose, a_result_without_pixels_is_refused) {

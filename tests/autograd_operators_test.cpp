@@ -201,6 +201,8 @@ TEST(Names, are_those_that_were_called) {
   EXPECT_THROWS_WITH(stretched.zero_(), ShapeError, "zero_: cannot write in place");
   EXPECT_THROWS_WITH(stretched.fill_(1), ShapeError, "fill_: cannot write in place");
   EXPECT_THROWS_WITH(stretched.mul_(2), ShapeError, "mul_: cannot write in place");
+  EXPECT_THROWS_WITH(index_add_(stretched, 0, arange(1), ones({1})), ShapeError,
+                     "index_add_: cannot write in place");
   EXPECT_THROWS_WITH(stretched.add_(ones({3})), ShapeError, "add_: cannot write in place");
   EXPECT_THROWS_WITH(1 - mask, DTypeError,
                      "sub: a bool tensor cannot be subtracted; got [2] bool cpu; use logical_not");

@@ -61,6 +61,14 @@ TEST(CheckpointManager, links_that_a_kill_left_behind_are_put_right) {
   EXPECT_TRUE(CheckpointManager(folder.write("file", "no folder")).steps().empty());
 }
 
+// A resume that finds no checkpoints begins anew.
+TEST(CheckpointManager, a_folder_that_cannot_be_asked_about_is_no_empty_one) {
+  const TempFolder folder;
+  fs::create_symlink(folder / "loop", folder / "loop");
+  EXPECT_THROWS_WITH((void)CheckpointManager(folder / "loop").steps(), FileError,
+                     "checkpoint: cannot read folder");
+}
+
 TEST(CheckpointManager, keeps_the_last_few_and_the_best) {
   const TempFolder folder;
   CheckpointManager m(folder.str(), {.keep_last = 2});

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -71,6 +72,30 @@ TEST(FileTest, a_folder_is_listed_and_one_that_cannot_be_read_is_named) {
                  "test: cannot read folder " + (folder / "none") + ": No such file or directory");
   EXPECT_MESSAGE(FileError, list_folder("test", folder / "a"), "a: Not a directory");
   EXPECT_MESSAGE(FileError, list_folder("test", folder / "loop"), "loop: Too many levels");
+}
+
+TEST(OutputFileTest, a_link_in_a_circle_is_an_error_and_stays) {
+  const TempFolder folder;
+  fs::create_symlink(folder / "loop", folder / "loop");
+  EXPECT_MESSAGE(FileError, OutputFile("test", folder / "loop"), "levels of symbolic links");
+  EXPECT_TRUE(fs::is_symlink(folder / "loop"));
+}
+
+// What is written stands where the descriptor was, and what follows behind it.
+TEST(OutputFileTest, a_descriptor_of_this_process_keeps_its_place) {
+  const TempFolder folder;
+  const std::string path = folder.write("log", "");
+  const int fd = ::open(path.c_str(), O_WRONLY);
+  ASSERT_GE(fd, 0);
+  for (const char* prefix : {"/dev/fd/", "/proc/self/fd/"}) {
+    EXPECT_EQ(::write(fd, "a", 1), 1);
+    OutputFile file("test", prefix + std::to_string(fd));
+    file.write("b", 1);
+    file.commit();
+  }
+  EXPECT_EQ(::write(fd, "c", 1), 1);
+  ::close(fd);
+  EXPECT_EQ(test::slurp(path), "ababc");
 }
 
 }  // namespace

@@ -173,6 +173,8 @@ TEST_F(CudaDnn, the_next_plan_runs_where_one_turns_out_not_to_work) {
   EXPECT_EQ(forward_error(kCases[0]), "");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(executed(), before + 2);
+  EXPECT_EQ(forward_error(kCases[0], DType::kF32), "");
+  EXPECT_EQ(executed(), before + 3) << "nothing is timed without TARN_CUDNN_AUTOTUNE=1";
   emu::clear_failures();
 }
 

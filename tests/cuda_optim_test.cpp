@@ -159,11 +159,10 @@ TEST(CudaOptim, steps_after_one_with_a_gradient_on_another_device_are_right) {
 
 TEST(CudaOptim, averages_of_tensors_on_several_devices_are_each_its_own) {
   TARN_NEEDS_GPU();
-  std::vector<std::pair<std::string, Tensor>> tensors;
+  TensorDict tensors;
   for (const Device device : available_devices()) {
-    tensors.emplace_back(device.str(), zeros({3}, {.device = device}));
-    tensors.emplace_back(device.str() + " in f64",
-                         zeros({2}, {.dtype = DType::kF64, .device = device}));
+    tensors.add(device.str(), zeros({3}, {.device = device}));
+    tensors.add(device.str() + " in f64", zeros({2}, {.dtype = DType::kF64, .device = device}));
   }
   optim::Ema ema(tensors, {.decay = .5});
   double value = 0;

@@ -5,10 +5,9 @@
 // Adjacent elements are read twice in cache. Blocks are merged in double (Chan et al. 1979).
 #pragma once
 
-#include <cmath>
-
 #include "tarn/core/cpu/reduce_ops.h"
 #include "tarn/core/cpu/reduce_plan.h"
+#include "tarn/core/squared_deviations.h"
 
 namespace tarn::cpu {
 
@@ -28,12 +27,6 @@ struct Moments {
     n = total;
   }
 };
-
-/// Squared deviations from the mean, from sums over differences from something near it. Squares of
-/// finite numbers that overflow give infinity, as in PyTorch, and not infinity - infinity.
-inline double squared_deviations(double sum, double squares, double off) {
-  return std::isinf(squares) && std::isfinite(sum) ? squares : squares - sum * off;
-}
 
 /// Of n adjacent elements; n at most kChunk.
 template <class T>
