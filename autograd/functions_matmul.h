@@ -38,5 +38,8 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const Conv2dOptions& options = {}, int64_t output_padding_h = 0,
                         int64_t output_padding_w = 0);
+/// The transpose of conv1d: x [N, C, L] or [C, L], weight [C, K/groups, S].
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const Conv2dOptions& options = {}, int64_t output_padding = 0);
 
 }  // namespace tarn

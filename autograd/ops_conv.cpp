@@ -37,6 +37,13 @@ Tensor backward_weight(const Tensor& x, const Tensor& gy, const Shape& w_sizes,
                 });
 }
 
+// Of rows as images of height 1.
+Conv2dOptions along_width(Conv2dOptions options) {
+  options.stride_h = options.dilation_h = 1;
+  options.pad_h = 0;
+  return options;
+}
+
 // Per-channel sum, the gradient of a bias.
 Tensor channel_sum(const Tensor& g) {
   return reshape(sum_to_size(g, {1, g.size(1), 1, 1}), {g.size(1)});
@@ -84,10 +91,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   TARN_CHECK_AS(ShapeError, (x.dim() == 3 || x.dim() == 2) && weight.dim() == 3,
                 "conv1d: x must be [N, C, L] or [C, L] and weight [K, C/groups, S]; got x=",
                 x.describe(), ", weight=", weight.describe());
-  Conv2dOptions flat = options;
-  flat.stride_h = flat.dilation_h = 1;
-  flat.pad_h = 0;
-  return squeeze(conv2d(unsqueeze(x, -2), unsqueeze(weight, 2), bias, flat), -2);
+  return squeeze(conv2d(unsqueeze(x, -2), unsqueeze(weight, 2), bias, along_width(options)), -2);
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -137,6 +141,19 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                 ", ", o.stride_w, "], padding=[", o.pad_h, ", ", o.pad_w, "]");
   Tensor out = backward_data(x, weight, sizes, o);
   return bias.defined() ? add(out, reshape(bias, {1, -1, 1, 1})) : out;
+}
+
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const Conv2dOptions& options, int64_t output_padding) {
+  raw::check_defined("conv_transpose1d", "x", x);
+  raw::check_defined("conv_transpose1d", "weight", weight);
+  TARN_CHECK_AS(ShapeError, (x.dim() == 3 || x.dim() == 2) && weight.dim() == 3,
+                "conv_transpose1d: x must be [N, C, L] or [C, L] and weight [C, K/groups, S]; "
+                "got x=",
+                x.describe(), ", weight=", weight.describe());
+  return squeeze(conv_transpose2d(unsqueeze(x, -2), unsqueeze(weight, 2), bias,
+                                  along_width(options), 0, output_padding),
+                 -2);
 }
 
 }  // namespace tarn

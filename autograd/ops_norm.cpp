@@ -18,12 +18,16 @@ namespace tarn {
 
 NormGrads composed_norm_backward(const Tensor& g, const Tensor& x, const Tensor& weight,
                                  const Shape& dims, double eps, NormStatistics statistics,
-                                 const Tensor& mean_in, const Tensor& rstd_in) {
+                                 const Tensor& mean_in, const Tensor& rstd_in,
+                                 const std::function<Tensor(const Tensor&)>& mean_of) {
+  const auto mean_over = [&](const Tensor& t) {
+    return mean_of ? mean_of(t) : mean(t, dims, true);
+  };
   const bool fixed = statistics == NormStatistics::kFixed;
   Tensor centred = x;
   if (fixed) centred = sub(x, mean_in);
-  if (statistics == NormStatistics::kCentred) centred = sub(x, mean(x, dims, true));
-  const Tensor rstd = fixed ? rstd_in : rsqrt(add(mean(square(centred), dims, true), eps));
+  if (statistics == NormStatistics::kCentred) centred = sub(x, mean_over(x));
+  const Tensor rstd = fixed ? rstd_in : rsqrt(add(mean_over(square(centred)), eps));
   const Tensor xhat = mul(centred, rstd);
   NormGrads out;
   out.weight = mul(g, xhat);
@@ -33,8 +37,8 @@ NormGrads composed_norm_backward(const Tensor& g, const Tensor& x, const Tensor&
     out.x = mul(gw, rstd);
     return out;
   }
-  Tensor inner = sub(gw, mul(xhat, mean(mul(gw, xhat), dims, true)));
-  if (statistics == NormStatistics::kCentred) inner = sub(inner, mean(gw, dims, true));
+  Tensor inner = sub(gw, mul(xhat, mean_over(mul(gw, xhat))));
+  if (statistics == NormStatistics::kCentred) inner = sub(inner, mean_over(gw));
   out.x = mul(rstd, inner);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tarn/core/error.h"
+#include "tarn/core/random.h"
 #include "tarn/core/raw_index.h"
 
 namespace tarn::data {
@@ -62,6 +63,18 @@ Batch join(std::vector<Batch> parts) {
   return out;
 }
 
+// Example 7 of one dataset is not augmented as example 7 of another, of whichever of nested
+// datasets. By the number of the first: that of a dataset's position would be 1 twice in
+// ((a, b), c). The first dataset keeps the seed.
+uint64_t seed_from(uint64_t seed, int64_t begin) {
+  if (begin == 0) return seed;
+  const uint64_t n = static_cast<uint64_t>(begin);
+  const Philox4 bits =
+      philox4x32_10(static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 0,
+                    static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  return uint64_t{bits.v[0]} << 32 | bits.v[1];
+}
+
 }  // namespace
 
 ConcatDataset::ConcatDataset(std::vector<std::reference_wrapper<const Dataset>> datasets)
@@ -89,9 +102,7 @@ Batch ConcatDataset::batch(std::span<const int64_t> indices, const EpochKey& key
     for (; i < indices.size() && dataset_of(indices[i]) == d; ++i) {
       own.push_back(indices[i] - begin);
     }
-    // Example 7 of one dataset is not augmented as example 7 of another.
-    EpochKey own_key = key;
-    own_key.seed ^= 0x9E3779B97F4A7C15u * static_cast<uint64_t>(d);
+    const EpochKey own_key{.seed = seed_from(key.seed, begin), .epoch = key.epoch};
     parts.push_back(datasets_[d].get().batch(own, own_key));
   }
   return parts.size() == 1 ? std::move(parts.front()) : join(std::move(parts));

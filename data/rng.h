@@ -11,6 +11,10 @@
 
 namespace tarn::data {
 
+/// In place of an example's number, which is never negative: random numbers that are independent of
+/// all augmentation and of each other.
+inline constexpr int64_t kShuffle = -1, kSplit = -2, kWeighted = -3;
+
 /// Cheap to make; one per sample. Not thread-safe.
 class Rng {
  public:

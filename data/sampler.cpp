@@ -18,9 +18,6 @@ std::vector<int64_t> ascending(int64_t n) {
   return order;
 }
 
-// Indices that no example has: independent of all augmentation, and of random_split's (-2).
-constexpr int64_t kShuffle = -1, kWeighted = -3;
-
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, int64_t epoch) {
   Rng rng(seed, epoch, kShuffle);
   return permutation(n, rng);

@@ -45,7 +45,7 @@ std::vector<Subset> random_split(const Dataset& dataset, const std::vector<int64
   TARN_CHECK_AS(ValueError, left == 0,
                 "random_split: the lengths must add up to that of the dataset, ", n,
                 "; they leave ", left, " examples over");
-  Rng rng(seed, 0, -2);  // an index no example has, and not the samplers'
+  Rng rng(seed, 0, kSplit);
   const std::vector<int64_t> order = permutation(n, rng);
   std::vector<Subset> parts;
   auto from = order.begin();

@@ -2,9 +2,21 @@
 #include "tarn/nn/activation.h"
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/raw_random.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
+namespace {
+
+std::string text(const SoftmaxOptions& options) {
+  return tarn::detail::concat("dim=", options.dim);
+}
+
+std::string text(const DropoutOptions& options) {
+  return tarn::detail::concat("p=", options.p);
+}
+
+}  // namespace
 
 PReLU::PReLU(Module* parent, std::string name, const Options& options)
     : Module(parent, std::move(name)), weight(this, "weight", parameter_memory({options.count})) {
@@ -31,19 +43,21 @@ Tensor Softmax::forward(const Tensor& x) {
   return tarn::softmax(x, options_.dim);
 }
 
+std::string Softmax::details() const {
+  return text(options_);
+}
+
 Tensor LogSoftmax::forward(const Tensor& x) {
   return tarn::log_softmax(x, options_.dim);
 }
 
-namespace {
-void check_share(const char* layer, double p) {
-  TARN_CHECK_AS(ValueError, p >= 0 && p <= 1, layer, ": p must be in [0, 1]; got ", p);
+std::string LogSoftmax::details() const {
+  return text(options_);
 }
-}  // namespace
 
 Dropout::Dropout(Module* parent, std::string name, const Options& options)
     : Module(parent, std::move(name)), options_(options) {
-  check_share("Dropout", options.p);
+  raw::check_probability("Dropout", options.p);
 }
 
 Tensor Dropout::forward(const Tensor& x) {
@@ -58,12 +72,12 @@ Tensor Dropout::add(const Tensor& x, const Tensor& residual) {
 }
 
 std::string Dropout::details() const {
-  return tarn::detail::concat("p=", options_.p);
+  return text(options_);
 }
 
 Dropout2d::Dropout2d(Module* parent, std::string name, const Options& options)
     : Module(parent, std::move(name)), options_(options) {
-  check_share("Dropout2d", options.p);
+  raw::check_probability("Dropout2d", options.p);
 }
 
 Tensor Dropout2d::forward(const Tensor& x) {
@@ -71,7 +85,7 @@ Tensor Dropout2d::forward(const Tensor& x) {
 }
 
 std::string Dropout2d::details() const {
-  return tarn::detail::concat("p=", options_.p);
+  return text(options_);
 }
 
 }  // namespace tarn::nn

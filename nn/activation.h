@@ -91,6 +91,7 @@ class Softmax final : public Module {
   Softmax(Module* parent, std::string name, const Options& options)
       : Module(parent, std::move(name)), options_(options) {}
   Tensor forward(const Tensor& x) override;
+  std::string details() const override;
 
  private:
   Options options_;
@@ -103,6 +104,7 @@ class LogSoftmax final : public Module {
   LogSoftmax(Module* parent, std::string name, const Options& options)
       : Module(parent, std::move(name)), options_(options) {}
   Tensor forward(const Tensor& x) override;
+  std::string details() const override;
 
  private:
   Options options_;

@@ -2,6 +2,7 @@
 #include "tarn/nn/conv.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "tarn/autograd/functions.h"
 #include "tarn/nn/init.h"
@@ -9,7 +10,7 @@
 namespace tarn::nn {
 namespace {
 
-/// The weight's sizes without the kernel's: [out, in / groups].
+/// [out, in / groups].
 Shape leading_sizes(const char* layer, int64_t in, int64_t out, int64_t groups) {
   TARN_CHECK_AS(ValueError,
                 in > 0 && out > 0 && groups > 0 && in % groups == 0 && out % groups == 0, layer,
@@ -18,31 +19,47 @@ Shape leading_sizes(const char* layer, int64_t in, int64_t out, int64_t groups) 
   return {out, in / groups};
 }
 
-Shape weight_sizes(const Conv2dOptions& o) {
-  Shape sizes = leading_sizes("Conv2d", o.in, o.out, o.groups);
-  sizes.push_back(o.kernel.h);
-  sizes.push_back(o.kernel.w);
+Shape followed_by(Shape sizes, int64_t kernel) {
+  sizes.push_back(kernel);
   return sizes;
 }
 
-Shape weight_sizes(const Conv1dOptions& o) {
-  Shape sizes = leading_sizes("Conv1d", o.in, o.out, o.groups);
-  sizes.push_back(o.kernel);
+Shape followed_by(Shape sizes, Size2 kernel) {
+  sizes.push_back(kernel.h);
+  sizes.push_back(kernel.w);
   return sizes;
+}
+
+template <class S>
+constexpr bool kOneDimension = std::is_same_v<S, int64_t>;
+
+template <class S>
+Shape weight_sizes(const ConvOptions<S>& o) {
+  const char* layer = kOneDimension<S> ? "Conv1d" : "Conv2d";
+  return followed_by(leading_sizes(layer, o.in, o.out, o.groups), o.kernel);
 }
 
 // Transposed: [in, out / groups, ...], what a convolution the other way would have.
-Shape weight_sizes(const ConvTranspose2dOptions& o) {
-  Shape sizes = leading_sizes("ConvTranspose2d", o.out, o.in, o.groups);
-  sizes.push_back(o.kernel.h);
-  sizes.push_back(o.kernel.w);
-  return sizes;
+template <class S>
+Shape weight_sizes(const ConvTransposeOptions<S>& o) {
+  const char* layer = kOneDimension<S> ? "ConvTranspose1d" : "ConvTranspose2d";
+  return followed_by(leading_sizes(layer, o.out, o.in, o.groups), o.kernel);
 }
 
-Shape weight_sizes(const ConvTranspose1dOptions& o) {
-  Shape sizes = leading_sizes("ConvTranspose1d", o.out, o.in, o.groups);
-  sizes.push_back(o.kernel);
-  return sizes;
+/// What the operation takes; along one dimension a row is an image of height 1.
+template <class Options>
+tarn::Conv2dOptions operation(const Options& o) {
+  if constexpr (kOneDimension<decltype(o.kernel)>) {
+    return {.stride_w = o.stride, .pad_w = o.padding, .dilation_w = o.dilation, .groups = o.groups};
+  } else {
+    return {.stride_h = o.stride.h,
+            .stride_w = o.stride.w,
+            .pad_h = o.padding.h,
+            .pad_w = o.padding.w,
+            .dilation_h = o.dilation.h,
+            .dilation_w = o.dilation.w,
+            .groups = o.groups};
+  }
 }
 
 void initialise(const Parameter& weight, const Parameter& bias) {
@@ -77,15 +94,7 @@ Conv2d::Conv2d(Module* parent, std::string name, const Options& o)
 }
 
 Tensor Conv2d::forward(const Tensor& x) {
-  const Options& o = options_;
-  return tarn::conv2d(x, weight, bias,
-                      {.stride_h = o.stride.h,
-                       .stride_w = o.stride.w,
-                       .pad_h = o.padding.h,
-                       .pad_w = o.padding.w,
-                       .dilation_h = o.dilation.h,
-                       .dilation_w = o.dilation.w,
-                       .groups = o.groups});
+  return tarn::conv2d(x, weight, bias, operation(options_));
 }
 
 std::string Conv2d::details() const {
@@ -101,16 +110,11 @@ Conv1d::Conv1d(Module* parent, std::string name, const Options& o)
 }
 
 Tensor Conv1d::forward(const Tensor& x) {
-  const Options& o = options_;
-  return tarn::conv1d(
-      x, weight, bias,
-      {.stride_w = o.stride, .pad_w = o.padding, .dilation_w = o.dilation, .groups = o.groups});
+  return tarn::conv1d(x, weight, bias, operation(options_));
 }
 
 std::string Conv1d::details() const {
-  const Options& o = options_;
-  return tarn::detail::concat(o.in, ", ", o.out, ", kernel=", o.kernel, ", stride=", o.stride,
-                              ", padding=", o.padding, o.bias ? "" : ", no bias");
+  return tarn::detail::concat(options_.in, ", ", options_.out, ", ", geometry(options_));
 }
 
 ConvTranspose2d::ConvTranspose2d(Module* parent, std::string name, const Options& o)
@@ -123,15 +127,8 @@ ConvTranspose2d::ConvTranspose2d(Module* parent, std::string name, const Options
 
 Tensor ConvTranspose2d::forward(const Tensor& x) {
   const Options& o = options_;
-  return tarn::conv_transpose2d(x, weight, bias,
-                                {.stride_h = o.stride.h,
-                                 .stride_w = o.stride.w,
-                                 .pad_h = o.padding.h,
-                                 .pad_w = o.padding.w,
-                                 .dilation_h = o.dilation.h,
-                                 .dilation_w = o.dilation.w,
-                                 .groups = o.groups},
-                                o.output_padding.h, o.output_padding.w);
+  return tarn::conv_transpose2d(x, weight, bias, operation(o), o.output_padding.h,
+                                o.output_padding.w);
 }
 
 std::string ConvTranspose2d::details() const {
@@ -147,15 +144,7 @@ ConvTranspose1d::ConvTranspose1d(Module* parent, std::string name, const Options
 }
 
 Tensor ConvTranspose1d::forward(const Tensor& x) {
-  const Options& o = options_;
-  TARN_CHECK_AS(ShapeError, x.defined() && (x.dim() == 2 || x.dim() == 3),
-                "ConvTranspose1d: x must be [N, ", o.in, ", L] or [", o.in, ", L]; got ",
-                x.describe());
-  const Tensor row = tarn::conv_transpose2d(
-      x.unsqueeze(-2), weight.unsqueeze(2), bias,
-      {.stride_w = o.stride, .pad_w = o.padding, .dilation_w = o.dilation, .groups = o.groups}, 0,
-      o.output_padding);
-  return row.squeeze(-2);
+  return tarn::conv_transpose1d(x, weight, bias, operation(options_), options_.output_padding);
 }
 
 std::string ConvTranspose1d::details() const {

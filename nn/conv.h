@@ -6,12 +6,16 @@
 
 namespace tarn::nn {
 
-struct Conv2dOptions {
+/// S: Size2, or int64_t along one dimension.
+template <class S>
+struct ConvOptions {
   int64_t in = 0, out = 0;
-  Size2 kernel = 1, stride = 1, padding = 0, dilation = 1;
+  S kernel = 1, stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
+using Conv2dOptions = ConvOptions<Size2>;
+using Conv1dOptions = ConvOptions<int64_t>;
 
 /// Cross-correlation: x [N, in, H, W] -> [N, out, OH, OW], OH = floor((H + 2 padding - dilation
 /// (kernel - 1) - 1) / stride) + 1. weight [out, in/groups, kernel.h, kernel.w], bias [out].
@@ -30,13 +34,6 @@ class Conv2d final : public Module {
   Options options_;
 };
 
-struct Conv1dOptions {
-  int64_t in = 0, out = 0;
-  int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
-  int64_t groups = 1;
-  bool bias = true;
-};
-
 /// The same along one dimension: x [N, in, L]; weight [out, in/groups, kernel].
 class Conv1d final : public Module {
  public:
@@ -52,12 +49,16 @@ class Conv1d final : public Module {
   Options options_;
 };
 
-struct ConvTranspose2dOptions {
+/// As ConvOptions.
+template <class S>
+struct ConvTransposeOptions {
   int64_t in = 0, out = 0;
-  Size2 kernel = 1, stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  S kernel = 1, stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
+using ConvTranspose2dOptions = ConvTransposeOptions<Size2>;
+using ConvTranspose1dOptions = ConvTransposeOptions<int64_t>;
 
 /// The gradient of a Conv2d of these options with respect to its input, as a layer that makes
 /// images larger: x [N, in, H, W] -> [N, out, OH, OW], OH = (H - 1) stride - 2 padding + dilation
@@ -77,13 +78,6 @@ class ConvTranspose2d final : public Module {
 
  private:
   Options options_;
-};
-
-struct ConvTranspose1dOptions {
-  int64_t in = 0, out = 0;
-  int64_t kernel = 1, stride = 1, padding = 0, output_padding = 0, dilation = 1;
-  int64_t groups = 1;
-  bool bias = true;
 };
 
 /// The same along one dimension: x [N, in, L] or [in, L]; weight [in, out/groups, kernel].

@@ -118,7 +118,7 @@ Tensor Module::forward(const Tensor&) {
 
 Tensor Module::operator()(const Tensor& x) {
   const CallScope scope(*this);
-  return call(x);
+  return between_hooks(x, [this](const Tensor& in) { return forward(in); });
 }
 
 namespace {
@@ -191,17 +191,6 @@ Tensor Module::run_hooks(const Tensor& x, Tensor y) {
     if (Tensor changed = hook(*this, x, y); changed.defined()) y = changed;
   }
   return y;
-}
-
-Tensor Module::call(const Tensor& x) {
-  if (!has_hooks()) return forward(x);
-  const Tensor in = run_pre_hooks(x);
-  Tensor out;
-  {
-    const BodyScope inside(*this);
-    out = forward(in);
-  }
-  return run_hooks(in, std::move(out));
 }
 
 TensorDict Module::named_parameters() const {

@@ -241,14 +241,8 @@ class Module {
   template <class F>
   Tensor hooked(const Tensor& x, F&& body) {
     const CallScope scope(*this);
-    if (!has_hooks() || BodyScope::innermost() == this) return body(x);
-    const Tensor in = run_pre_hooks(x);
-    Tensor out;
-    {
-      const BodyScope inside(*this);
-      out = body(in);
-    }
-    return run_hooks(in, std::move(out));
+    if (has_hooks() && BodyScope::innermost() == this) return body(x);
+    return between_hooks(x, body);
   }
   /// Takes over a member that lives on the heap (for lists of them). Throws ValueError if it is
   /// null or a member of some module already.
@@ -282,7 +276,17 @@ class Module {
     const Module* outer_;
   };
 
-  Tensor call(const Tensor& x);
+  template <class F>
+  Tensor between_hooks(const Tensor& x, F&& body) {
+    if (!has_hooks()) return body(x);
+    const Tensor in = run_pre_hooks(x);
+    Tensor out;
+    {
+      const BodyScope inside(*this);
+      out = body(in);
+    }
+    return run_hooks(in, std::move(out));
+  }
   bool has_hooks() const { return !pre_hooks_.empty() || !hooks_.empty(); }
   Tensor run_pre_hooks(Tensor x);
   Tensor run_hooks(const Tensor& x, Tensor y);

@@ -53,7 +53,6 @@ BatchNorm::BatchNorm(Module* parent, std::string name, const Options& o)
       options_(o) {}
 
 Tensor BatchNorm::run(const Tensor& x, const Tensor& residual, bool relu) {
-  const CallScope scope(*this);
   check(x);
   const bool tracks = options_.track_running_stats;
   double momentum = options_.momentum.value_or(0);

@@ -243,6 +243,7 @@ TEST(DataLoaderTest, prepares_no_more_than_it_says_ahead) {
     for (int i = 0; i < 1000 && data.prepared < taken + 6; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time to run too far
     EXPECT_EQ(data.prepared, taken + 6);
   }
   EXPECT_EQ(LoaderOptions{}.ahead(), 0) << "without threads";

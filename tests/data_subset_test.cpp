@@ -144,6 +144,33 @@ TEST(ConcatDatasetTest, numbers_the_examples_on) {
   EXPECT_MESSAGE(ValueError, ConcatDataset({}), "at least one dataset is needed");
 }
 
+TEST(ConcatDatasetTest, gives_every_dataset_a_seed_of_its_own_when_nested_too) {
+  class Seeds final : public Dataset {
+   public:
+    int64_t size() const override { return 3; }
+    Batch batch(std::span<const int64_t>, const EpochKey& key) const override {
+      EXPECT_EQ(key.epoch, 4);
+      seen.insert(key.seed);
+      return {.input = zeros({1})};
+    }
+    mutable std::set<uint64_t> seen;
+  };
+  const Seeds data;
+  const ConcatDataset pair({data, data}), left({pair, data}), right({data, pair}),
+      both({left, right, data});
+  int64_t parts = 0;
+  for (const ConcatDataset* all : {&left, &right, &both}) {
+    data.seen.clear();
+    for (int64_t i = 0; i < all->size(); i += 3) {
+      all->batch(std::vector<int64_t>{i}, {.seed = 9, .epoch = 4});
+    }
+    parts = all->size() / 3;
+    EXPECT_EQ(static_cast<int64_t>(data.seen.size()), parts);
+    EXPECT_TRUE(data.seen.contains(9)) << "the first is augmented as it is alone";
+  }
+  EXPECT_EQ(parts, 7);
+}
+
 TEST(ConcatDatasetTest, keeps_the_order_around_pictures_that_cannot_be_read) {
   const Pictures a(4, {1, 3}), b(4, {0});
   const ConcatDataset all({a, b});

@@ -11,6 +11,7 @@
 #include "tarn/nn/models/bert.h"
 #include "tarn/nn/models/gpt.h"
 #include "tarn/nn/models/resnet.h"
+#include "tarn/nn/models/translator.h"
 #include "tarn/nn/transformer.h"
 #include "tarn/tests/temp_folder.h"
 
@@ -117,6 +118,24 @@ TEST(HooksTest, those_of_bert_run_with_a_mask_too) {
                                   layer + ".attention.output", layer + ".intermediate.dense"}) {
     EXPECT_EQ(calls.of(name), 1) << name;
   }
+}
+
+TEST(HooksTest, those_of_a_translator_run_where_it_decodes) {
+  models::Translator model({.source_vocab = 9,
+                            .target_vocab = 7,
+                            .positions = 4,
+                            .layers = 1,
+                            .layer = {.size = 8, .heads = 2, .hidden = 8, .dropout = 0}});
+  Calls calls(model);
+  const Tensor memory = model.encode(text({2, 4}, 9));
+  EXPECT_EQ(calls.of(""), 0) << "half of what the model does";
+  const Tensor target = text({2, 3}, 7);
+  const Tensor plain = model.decode(target, memory);
+  for (const char* name : {"", "decoder", "decoder.layers.0", "target_embedding", "head"}) {
+    EXPECT_EQ(calls.of(name), 1) << name;
+  }
+  model.register_forward_hook([](Module&, const Tensor&, const Tensor& y) { return y * 2; });
+  EXPECT_TRUE(equal(model.decode(target, memory), plain * 2));
 }
 
 TEST(HooksTest, a_pre_hook_of_attend_changes_what_is_attended_from) {

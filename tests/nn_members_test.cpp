@@ -8,18 +8,14 @@
 #include "tarn/core/factory.h"
 #include "tarn/nn/linear.h"
 #include "tarn/nn/sequential.h"
+#include "tarn/tests/nn_tools.h"
 #include "tarn/tests/temp_folder.h"
 
 namespace tarn::nn {
 namespace {
 
-using Names = std::vector<std::string>;
-
-Names names_of(const TensorDict& dict) {
-  Names names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
-}
+using test::Names;
+using test::names_of;
 
 TEST(MembersTest, a_member_without_a_module_is_an_error) {
   EXPECT_MESSAGE(ValueError, Parameter(nullptr, "w", ones({1})), "Parameter: 'w' needs the module");

@@ -13,18 +13,14 @@
 #include "tarn/nn/module.h"
 #include "tarn/nn/norm.h"
 #include "tarn/nn/sequential.h"
+#include "tarn/tests/nn_tools.h"
 #include "tarn/tests/temp_folder.h"
 
 namespace tarn::nn {
 namespace {
 
-using Names = std::vector<std::string>;
-
-Names names_of(const TensorDict& dict) {
-  Names names;
-  for (const auto& [name, tensor] : dict) names.push_back(name);
-  return names;
-}
+using test::Names;
+using test::names_of;
 
 class Net : public Module {
  public:

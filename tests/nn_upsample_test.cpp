@@ -86,7 +86,8 @@ TEST(ConvTransposeTest, errors_name_the_options) {
   ConvTranspose2d layer({.in = 1, .out = 1, .output_padding = 1});
   EXPECT_MESSAGE(ValueError, layer(ones({1, 1, 2, 2})), "output padding must be smaller");
   ConvTranspose1d line({.in = 2, .out = 1});
-  EXPECT_MESSAGE(ShapeError, line(ones({2, 2, 3, 3})), "x must be [N, 2, L] or [2, L]");
+  EXPECT_MESSAGE(ShapeError, line(ones({2, 2, 3, 3})),
+                 "conv_transpose1d: x must be [N, C, L] or [C, L]");
 }
 
 TEST(UpsampleTest, passes_its_options_on) {
@@ -123,6 +124,8 @@ TEST(SoftmaxTest, modules_call_their_functions) {
   EXPECT_TRUE(equal(Softmax()(x), softmax(x, 1)));
   EXPECT_TRUE(equal(Softmax({.dim = 0})(x), softmax(x, 0)));
   EXPECT_TRUE(equal(LogSoftmax({.dim = 1})(x), log_softmax(x, 1)));
+  EXPECT_EQ(Softmax().details(), "dim=-1");
+  EXPECT_EQ(LogSoftmax({.dim = 1}).details(), "dim=1");
 }
 
 TEST(Dropout2dTest, drops_whole_channels_in_training_only) {

@@ -170,17 +170,19 @@ void add_conv2d(Table& table) {
   table.add(row);
 }
 
+/// A row as an image of height 1.
+Host flat(Host h) {
+  h.sizes.insert(2, 1);
+  return h;
+}
+
 void add_conv1d(Table& table) {
   const Options o{.stride_w = 2, .pad_w = 1};
-  const auto flat = [](Host h) {
-    h.sizes.insert(2, 1);
-    return h;
-  };
   Row row{
       .name = "conv1d",
       .fn = call([o](const std::vector<Tensor>& in) { return conv1d(in[0], in[1], third(in), o); }),
       .cases = {{{.sizes = {2, 3, 6}}, {.sizes = {4, 3, 3}}, {.sizes = {4}}}},
-      .reference = one([o, flat](const std::vector<Host>& in) {
+      .reference = one([o](const std::vector<Host>& in) {
         Host y = convolve({flat(in[0]), flat(in[1]), in[2]}, o);
         y.sizes.erase(2);
         return y;
@@ -232,12 +234,40 @@ void add_transposed(Table& table) {
                            {.dilation_h = 2, .groups = 2}, 0));
 }
 
+void add_transposed_1d(Table& table) {
+  const Options o{.stride_w = 2, .pad_w = 1};
+  Row row{.name = "conv_transpose1d",
+          .fn = call([o](const std::vector<Tensor>& in) {
+            return conv_transpose1d(in[0], in[1], third(in), o);
+          }),
+          .cases = {{{.sizes = {2, 3, 4}}, {.sizes = {3, 2, 3}}, {.sizes = {2}}}},
+          .reference = one([o](const std::vector<Host>& in) {
+            Host y = convolve_transposed({flat(in[0]), flat(in[1]), in[2]}, o, 0);
+            y.sizes.erase(2);
+            return y;
+          }),
+          .empty = {{{.sizes = {0, 3, 4}}, {.sizes = {3, 2, 3}}, {.sizes = {2}}}}};
+  row.ulps_half = 3;
+  row.errors = {{"rank",
+                 [] {
+                   conv_transpose1d(zeros({2, 3, 4, 4}), zeros({3, 4, 3}));
+                 },
+                 "conv_transpose1d: x must be [N, C, L] or [C, L]"},
+                {"undefined",
+                 [] {
+                   conv_transpose1d(Tensor(), zeros({3, 4, 3}));
+                 },
+                 "conv_transpose1d: x must be a tensor"}};
+  table.add(row);
+}
+
 }  // namespace
 
 void add_conv_rows(Table& table) {
   add_conv2d(table);
   add_conv1d(table);
   add_transposed(table);
+  add_transposed_1d(table);
 }
 
 }  // namespace tarn::optable

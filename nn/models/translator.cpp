@@ -50,9 +50,10 @@ Tensor Translator::encode(const Tensor& source, const Tensor& source_mask) {
 }
 
 Tensor Translator::decode(const Tensor& target, const Tensor& memory, const Tensor& source_mask) {
-  const CallScope scope(*this);
-  return head(decoder.run(embed(target_embedding, target), memory, {.causal = true},
-                          {.key_mask = source_mask}));
+  return hooked(target, [&](const Tensor& in) {
+    return head(decoder.run(embed(target_embedding, in), memory, {.causal = true},
+                            {.key_mask = source_mask}));
+  });
 }
 
 Tensor Translator::translate(const Tensor& source, int64_t begin, int64_t end, int64_t count,
