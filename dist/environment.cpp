@@ -38,6 +38,13 @@ class Reader {
     return value ? parse(name, *value, low) : fallback;
   }
 
+  std::optional<std::string> value_of(const char* name) const {
+    auto value = lookup_(name);
+    TARN_CHECK_AS(ValueError, !value || !value->empty(), "environment: ", name,
+                  " is empty; give it a value, or unset it");
+    return value;
+  }
+
   static int parse(const char* name, const std::string& text, int low) {
     int value = 0;
     const char* end = text.data() + text.size();
@@ -49,13 +56,6 @@ class Reader {
   }
 
  private:
-  std::optional<std::string> value_of(const char* name) const {
-    auto value = lookup_(name);
-    TARN_CHECK_AS(ValueError, !value || !value->empty(), "environment: ", name,
-                  " is empty; give it a value, or unset it");
-    return value;
-  }
-
   const Lookup& lookup_;
   std::string because_;
 };
@@ -107,11 +107,11 @@ Environment from_open_mpi(const Lookup& lookup, const char* because) {
   check_pair("OMPI_COMM_WORLD_LOCAL_RANK", e.local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE",
              e.local_size);
   if (e.size == 1) return e;
-  const auto host = lookup("MASTER_ADDR");
+  const auto host = read.value_of("MASTER_ADDR");
   TARN_CHECK_AS(ValueError, host || e.local_size == e.size, "environment: mpirun spreads ", e.size,
                 " ranks over several hosts; say where rank 0 is: mpirun -x MASTER_ADDR=HOST");
   if (host) e.host = *host;
-  const auto port = lookup("MASTER_PORT");
+  const auto port = read.value_of("MASTER_PORT");
   e.port = port ? Reader::parse("MASTER_PORT", *port, 1) : port_of(read.text("PMIX_NAMESPACE"));
   return e;
 }
@@ -128,7 +128,7 @@ Environment from_slurm(const Lookup& lookup, const char* because) {
                                      read.number_or("SLURM_NODEID", 0));
   check_pair("SLURM_LOCALID", e.local_rank, "SLURM_STEP_TASKS_PER_NODE", e.local_size);
   if (e.size == 1) return e;
-  e.host = lookup("MASTER_ADDR").value_or(first_slurm_host(read.text(kSlurmStep)));
+  e.host = read.value_of("MASTER_ADDR").value_or(first_slurm_host(read.text(kSlurmStep)));
   const int64_t job = read.number("SLURM_JOB_ID"), step = read.number("SLURM_STEP_ID");
   e.port =
       read.number_or("MASTER_PORT", kFirstPort + static_cast<int>((job * 16 + step) % kPorts), 1);

@@ -230,6 +230,22 @@ void run_threads(int size, const std::function<std::shared_ptr<ProcessGroup>(int
   if (first) std::rethrow_exception(first);
 }
 
+void run_threads(int size,
+                 const std::function<std::shared_ptr<ProcessGroup>(
+                     const std::shared_ptr<Store>& store, int rank)>& make,
+                 const RankBody& body) {
+  const auto store = std::make_shared<MemoryStore>();
+  const auto make_here = [&](int r) {
+    try {
+      return make(store, r);
+    } catch (...) {
+      store->abort(std::current_exception());
+      throw;
+    }
+  };
+  run_threads(size, make_here, body);
+}
+
 void run_local(int size, const RankBody& body, GroupOptions options) {
   auto groups = make_local_groups(size, std::move(options));
   run_threads(

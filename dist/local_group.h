@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tarn/dist/group.h"
+#include "tarn/dist/store.h"
 
 namespace tarn::dist {
 
@@ -22,6 +23,13 @@ using RankBody = std::function<void(ProcessGroup&)>;
 /// throw, the caller gets the error of the one that failed first; what other ranks wait for then
 /// fails at once.
 void run_threads(int size, const std::function<std::shared_ptr<ProcessGroup>(int rank)>& make,
+                 const RankBody& body);
+
+/// The same for groups whose ranks meet in a store, a new one here. If a rank cannot make its
+/// group, those that wait for it there fail at once, with its error.
+void run_threads(int size,
+                 const std::function<std::shared_ptr<ProcessGroup>(
+                     const std::shared_ptr<Store>& store, int rank)>& make,
                  const RankBody& body);
 
 /// run_threads over local groups.

@@ -87,6 +87,16 @@ class Message {
     return over_;
   }
 
+  /// Goes on without anybody who waits: with a bell the group's thread receives and ends it.
+  void set_going() {
+    if (bell_) return;
+    const std::lock_guard lock(mutex_);
+    finish_beside();
+  }
+
+  /// Whether look_after may have something to do.
+  bool needs_look(Clock::time_point now) const { return bell_ || deadline_ <= now; }
+
   /// Once it can be found among the group's messages: what came before it rang no bell. What takes
   /// its time is left to the group's thread.
   void receive_early() {
@@ -177,7 +187,8 @@ class Message {
     changed_.notify_all();
   }
 
-  // A transport can wait but not look: a thread waits, so that this one need not.
+  // A thread waits, so that this one need not: without a bell a transport cannot look, and with one
+  // only who waits learns soon that the other rank is gone.
   void finish_beside() {
     if (attended_) return;
     try {
@@ -219,7 +230,7 @@ namespace {
 class Handle final : public Work {
  public:
   explicit Handle(std::shared_ptr<Message> message) : message_(std::move(message)) {}
-  ~Handle() override { message_->test(); }
+  ~Handle() override { message_->set_going(); }
 
   void wait() override {
     const WaitClock clock;
@@ -267,7 +278,7 @@ Messages::List Messages::all() {
 }
 
 void Messages::set_going() {
-  for (const auto& message : all()) message->test();
+  for (const auto& message : all()) message->set_going();
 }
 
 WorkPtr Messages::start(const Collective& c) {
@@ -318,16 +329,18 @@ void Messages::watch() {
   for (;;) {
     const uint32_t seen = bell_.rung.load();  // before the look: what comes meanwhile rings again
     const auto now = Clock::now();
-    List over, under_way;
+    List over, in_question;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
       next_look_ = std::clamp(take_over(over), now + kLook, now + kIdle);
-      under_way = messages_;
+      for (const auto& message : messages_) {
+        if (message->needs_look(now)) in_question.push_back(message);
+      }
     }
     over.clear();
-    for (const auto& message : under_way) message->look_after(now);
-    under_way.clear();
+    for (const auto& message : in_question) message->look_after(now);
+    in_question.clear();
     Clock::time_point next;
     {
       const std::lock_guard lock(mutex_);

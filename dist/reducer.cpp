@@ -83,7 +83,6 @@ void Reducer::build(const std::vector<size_t>& order) {
   for (size_t i : order) all += static_cast<double>(bytes_of(i));
   const double first_cap = options_.first_bucket_mb * kMiB;
   const double later_cap = std::min(options_.bucket_cap_mb * kMiB, std::max(first_cap, all / 8));
-  const double last_cap = std::max(later_cap, options_.last_bucket_mb * kMiB);
   size_t tail = order.size();
   for (double left = options_.last_bucket_mb * kMiB; tail > 0; --tail) {
     left -= static_cast<double>(bytes_of(order[tail - 1]));
@@ -100,8 +99,8 @@ void Reducer::build(const std::vector<size_t>& order) {
     if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0, false});
     const bool first = at->bucket == 0;
     const bool last = place >= tail && tail > 0;
-    const double cap = first ? first_cap : last ? last_cap : later_cap;
-    const bool full = at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
+    const double cap = first ? first_cap : later_cap;
+    const bool full = !last && at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
     if (at->bucket == SIZE_MAX || full || last != at->last) {
       *at = {t.dtype(), buckets_.size(), 0, last};
       buckets_.push_back({});

@@ -83,8 +83,18 @@ bool MemoryStore::erase(const std::string& key) {
 std::optional<std::string> MemoryStore::wait_for(const std::string& key, Millis limit) {
   std::unique_lock lock(mutex_);
   const auto there = [&] { return values_.count(key) > 0; };
-  if (!there() && (limit <= Millis(0) || !changed_.wait_for(lock, limit, there))) return {};
-  return values_.at(key);
+  if (limit > Millis(0)) changed_.wait_for(lock, limit, [&] { return there() || error_; });
+  if (there()) return values_.at(key);
+  if (error_) std::rethrow_exception(error_);
+  return {};
+}
+
+void MemoryStore::abort(std::exception_ptr error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  changed_.notify_all();
 }
 
 namespace {

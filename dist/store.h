@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -82,11 +83,15 @@ class MemoryStore final : public Store {
   bool erase(const std::string& key) override;
   std::optional<std::string> wait_for(const std::string& key, Millis limit) override;
   std::string describe() const override { return "memory store"; }
+  /// Whoever waits for a key that is not there, now or later, gets this error at once: of several
+  /// the first.
+  void abort(std::exception_ptr error);
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
+  std::exception_ptr error_;
 };
 
 /// The meeting of `size` ranks: each gives a value and gets those of all, in rank order. `name`

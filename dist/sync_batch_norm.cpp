@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tarn/autograd/autocast.h"
+#include "tarn/autograd/composed_norm.h"
 #include "tarn/autograd/custom.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -129,15 +130,11 @@ std::vector<Tensor> composed_gradients(const Record& r, const CustomContext& ctx
     return mul(sum_over_ranks(r.group, sum(t, dims, true)), 1 / std::max(r.count, 1.0));
   };
   const Tensor g = to(r.relu ? masked_fill(gy, raw::le(ctx.saved(1), Scalar(0)), 0) : gy, kept);
-  const Tensor x = to(in, kept);
-  const Tensor centred = sub(x, mean_of(x));
-  const Tensor rstd = rsqrt(add(mean_of(square(centred)), r.eps));
-  const Tensor xhat = mul(centred, rstd);
-  const Tensor gw = w.defined() ? mul(g, reshape(to(w, kept), per_channel)) : g;
-  const Tensor inner = sub(sub(gw, mean_of(gw)), mul(xhat, mean_of(mul(gw, xhat))));
-  return {to(mul(rstd, inner), in.dtype()),
-          w.defined() ? to(sum(mul(g, xhat), dims), w.dtype()) : Tensor(),
-          b.defined() ? to(sum(g, dims), b.dtype()) : Tensor(),
+  const Tensor weight = w.defined() ? reshape(to(w, kept), per_channel) : Tensor();
+  const NormGrads grads = composed_norm_backward(g, to(in, kept), weight, dims, r.eps,
+                                                 NormStatistics::kCentred, {}, {}, mean_of);
+  return {to(grads.x, in.dtype()), w.defined() ? to(sum(grads.weight, dims), w.dtype()) : Tensor(),
+          b.defined() ? to(sum(grads.bias, dims), b.dtype()) : Tensor(),
           r.added ? to(g, in.dtype()) : Tensor()};
 }
 

@@ -126,6 +126,15 @@ TEST(Environment, a_partial_set_is_an_error_that_names_the_variable) {
   }
 }
 
+TEST(Environment, an_empty_variable_is_an_error_under_every_launcher) {
+  for (const Variables& launcher : {kTorchrun, kOpenMpi, kSlurm}) {
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+      EXPECT_THROWS_WITH(read(with(launcher, name, "")), ValueError,
+                         std::string(name) + " is empty; give it a value, or unset it");
+    }
+  }
+}
+
 TEST(Environment, contradictions_are_errors) {
   EXPECT_THROWS_WITH(read(with(kTorchrun, "RANK", "8")), ValueError,
                      "RANK must be below WORLD_SIZE; got RANK=8, WORLD_SIZE=8");
