@@ -1,5 +1,7 @@
 // apps_bench_test.cpp - tarn-bench: what it refuses, and how ranks meet in one process.
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -9,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "tarn/apps/bench/generate.h"
-#include "tarn/apps/bench/meeting.h"
 #include "tarn/apps/bench/train.h"
 #include "tarn/core/error.h"
 #include "tarn/dist/local_group.h"
@@ -52,6 +53,15 @@ TEST_F(Bench, a_filter_that_matches_nothing_is_an_error) {
           "--filter nosuch: no collective matches; there are all_reduce, ");
 }
 
+TEST_F(Bench, a_filter_is_checked_before_anything_else) {
+  for (const char* command : {"ops", "collectives"}) {
+    // Half an environment of a launcher, and nothing measured yet.
+    const test::Ended end = run({"RANK=0"}, {command, "--filter", "nosuch"});
+    EXPECT_EQ(end.code, 2) << end.err;
+    EXPECT_EQ(end.out, "");
+  }
+}
+
 TEST_F(Bench, only_what_runs_on_ranks_joins_them) {
   const std::vector<std::string> roofline{"roofline", "--model", "mlp", "--batch", "8"};
   EXPECT_EQ(run({"RANK=0"}, roofline).code, 0) << "half an environment of a launcher";
@@ -90,28 +100,33 @@ TEST(BenchGenerate, weights_in_the_caches_are_not_compared_with_memory) {
 }
 
 TEST(BenchMeeting, ends_for_all_when_one_rank_cannot_come) {
-  const auto meeting = std::make_shared<Meeting>();
   const auto groups = dist::make_local_groups(3);
-  const auto make = [&](int rank) {
-    return meeting->attend([&] {
-      if (rank == 1) throw DeviceError("no GPU for rank 1");
-      dist::exchange(*meeting, "all", rank, 3, "here", std::chrono::minutes(10));
-      return groups[static_cast<size_t>(rank)];
-    });
+  std::atomic<int> told{0};
+  const auto make = [&](const std::shared_ptr<dist::Store>& store, int rank) {
+    if (rank == 1) throw DeviceError("no GPU for rank 1");
+    try {
+      store->get("nothing", std::chrono::minutes(10));
+    } catch (const DeviceError&) {
+      ++told;
+      throw;
+    }
+    return groups[static_cast<size_t>(rank)];
   };
   EXPECT_THROWS_WITH(dist::run_threads(3, make, [](dist::ProcessGroup&) { FAIL(); }), DeviceError,
                      "no GPU for rank 1");
-  EXPECT_THROWS_WITH(meeting->get("nothing"), DeviceError, "no GPU for rank 1");
+  EXPECT_EQ(told, 2);
 }
 
-TEST(BenchMeeting, is_a_store_until_then) {
-  Meeting meeting;
-  meeting.set("a", "1");
-  EXPECT_EQ(meeting.add("a", 2), 3);
-  EXPECT_EQ(meeting.get("a"), "3");
-  EXPECT_TRUE(meeting.erase("a"));
-  EXPECT_FALSE(meeting.try_get("a"));
-  EXPECT_FALSE(meeting.wait_for("a", dist::Millis(120)));
+TEST(BenchMeeting, that_was_called_off_still_has_what_came) {
+  dist::MemoryStore store;
+  store.set("a", "1");
+  EXPECT_FALSE(store.wait_for("b", dist::Millis(20)));
+  for (const char* text : {"first", "second"}) {
+    store.abort(std::make_exception_ptr(DeviceError(text)));
+  }
+  EXPECT_EQ(store.get("a"), "1");
+  EXPECT_THROWS_WITH(store.try_get("b"), DeviceError, "first");
+  EXPECT_THROWS_WITH(store.wait_for("b", std::chrono::minutes(10)), DeviceError, "first");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // apps_gpt_resume_test.cpp - what tarn-gpt knows of weights and runs that it goes on from.
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "apps_gpt_tools.h"
 #include <gtest/gtest.h>
@@ -194,6 +195,54 @@ TEST_F(GptResume, a_run_on_ids_writes_with_the_tokenizer_that_is_named) {
   named[4] = "\xff";  // beyond what the model knows
   EXPECT_NE(run(named).err.find("--start: it has a token 255, and the model knows "),
             std::string::npos);
+}
+
+TEST_F(GptResume, weights_read_a_text_with_the_vocabulary_they_were_trained_on) {
+  ASSERT_EQ(run(small("run")).code, 0);
+  std::string cats;  // fewer letters: a vocabulary of its own would number them anew
+  for (int i = 0; i < 200; ++i) cats += "the cat sat. ";
+  const std::string fewer = folder.write("cats.txt", cats);
+  fs::create_directory(folder / "copy");
+  for (const char* from : {"checkpoints/last/model.safetensors", "tokenizer.json"}) {
+    fs::copy(folder / (std::string("run/") + from), folder / "copy");
+  }
+  const auto with = [&](const std::string& name, const std::string& from,
+                        const std::vector<std::string>& more) {
+    auto arguments = small(name, {"--data", fewer, "--init-from", folder / from});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const std::string words = slurp(text);
+  const std::string letters = std::to_string(std::set<char>(words.begin(), words.end()).size());
+  for (const char* from : {"run", "run/checkpoints/last", "run/checkpoints/last/model.safetensors",
+                           "copy", "copy/model.safetensors"}) {
+    const Ended scored = with("unused", from, {"--eval-only"});
+    EXPECT_NE(scored.out.find(letters + " different (char)"), std::string::npos)
+        << from << scored.out << scored.err;
+    const size_t at = scored.out.find("\ntrain loss ");
+    ASSERT_NE(at, std::string::npos) << from << scored.err;
+    EXPECT_LT(std::stod(scored.out.substr(at + 12)), 1.2) << from;
+  }
+  const Ended tuned = with("tuned", "copy/model.safetensors", {"--max-iters", "1"});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_EQ(slurp(folder / "tuned/tokenizer.json"), slurp(folder / "run/tokenizer.json"));
+  for (const char* mode : {"--eval-only", "--find-batch", "--progress"}) {
+    const Ended named = with("named", "run", {"--tokenizer", "byte", mode});
+    EXPECT_NE(named.err.find("knows " + letters + " tokens, the tokenizer has 256"),
+              std::string::npos)
+        << mode << named.err;
+  }
+}
+
+TEST_F(GptResume, a_cosine_that_is_spread_anew_is_told) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "20"})).code, 0);
+  const std::string note = "note: the cosine of 20 steps is spread over 22 now";
+  const Ended on = run({"--resume", folder / "run", "--max-iters", "22"});
+  EXPECT_NE(on.out.find(note), std::string::npos) << on.out << on.err;
+  const Ended fixed =
+      run({"--resume", folder / "run", "--max-iters", "24", "--lr-decay-iters", "20"});
+  EXPECT_EQ(fixed.code, 0) << fixed.err;
+  EXPECT_EQ(fixed.out.find("note: "), std::string::npos) << fixed.out;
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/apps/resnet/trainer.h"
+#include "tarn/autograd/functions.h"
 #include "tarn/core/random.h"
+#include "tarn/data/sampler.h"
 
 namespace tarn::apps::runs {
 
@@ -134,6 +136,33 @@ inline void expect_resume_is_exact(const ResnetSettings& s, int64_t at, int64_t 
   EXPECT_EQ(run.momenta(), momenta);
   EXPECT_EQ(run.trainer->history().epochs.at(1).train_loss, last.train_loss);
   EXPECT_EQ(run.trainer->history().epochs.at(1).train_accuracy, last.train_accuracy);
+}
+
+// The momenta of a run of one step over all pictures, in batches of 8, are its gradients: those
+// that are made by hand, the mean over the `readable` pictures.
+inline void expect_gradients_by_hand(const OneRun& run, const ImageData& data, int64_t readable,
+                                     double tolerance) {
+  manual_seed(1);
+  const auto net = make_model(run.s, data);
+  const data::DataLoader loader(
+      *data.train,
+      std::make_unique<data::DistributedSampler>(
+          data.train->size(), data::DistributedOptions{.drop_last = true, .seed = 1}),
+      {.batch_size = 8, .drop_last = true, .seed = 1});
+  for (const data::Batch& batch : loader.epoch(0)) {
+    if (batch.size() == 0) continue;
+    const double share = static_cast<double>(batch.size()) / static_cast<double>(readable);
+    (cross_entropy((*net)(batch.input), batch.target) * share).backward();
+  }
+  const Checkpoint c = load_newest_checkpoint(run.run.path().string());
+  const auto params = net->parameters();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const auto got =
+        c.dict("optim").at("state." + std::to_string(i) + ".momentum_buffer").to_vector<float>();
+    const auto wanted = params[i].grad().to_vector<float>();
+    ASSERT_EQ(got.size(), wanted.size()) << i;
+    for (size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], wanted[k], tolerance) << i;
+  }
 }
 
 }  // namespace tarn::apps::runs

@@ -293,6 +293,18 @@ TEST_F(Resnet, a_run_that_cannot_go_on_says_why) {
   expect_error({"--resume", a, "--epochs", "2"}, 1, "resume: no checkpoint in " + a);
 }
 
+TEST_F(Resnet, a_curve_that_is_spread_anew_is_told) {
+  for (const auto& [scheduler, what] :
+       {std::pair{"onecycle", "one cycle"}, std::pair{"cosineannealinglr", "cosine"}}) {
+    const std::vector<std::string> once{"--lr-scheduler", scheduler, "--name", scheduler};
+    ASSERT_EQ(run(quick(once)).code, 0);
+    const Ended on = run({"--resume", folder / "runs/" + scheduler, "--epochs", "3"});
+    EXPECT_NE(on.out.find(std::string("note: the ") + what + " of 2 epochs was over"),
+              std::string::npos)
+        << on.out << on.err;
+  }
+}
+
 TEST_F(Resnet, an_output_folder_that_cannot_be_made_is_named) {
   const std::string file = folder.write("file", "x");
   expect_error(quick({"--output-dir", file + "/runs"}), 1,

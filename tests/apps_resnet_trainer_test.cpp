@@ -69,22 +69,7 @@ TEST(resnet_trainer, the_gradients_of_several_batches_make_one_step) {
   ASSERT_TRUE(run.trainer->fit());
   EXPECT_EQ(run.trainer->state().step, 2);
   EXPECT_EQ(run.trainer->state().updates, 1);
-  // By hand: the mean over both batches. After one step the momenta are the gradients.
-  manual_seed(1);
-  const auto net = make_model(s, data);
-  const data::DataLoader loader(*data.train,
-                                std::make_unique<data::DistributedSampler>(
-                                    16, data::DistributedOptions{.drop_last = true, .seed = 1}),
-                                {.batch_size = 8, .drop_last = true, .seed = 1});
-  for (const data::Batch& batch : loader.epoch(0)) {
-    (cross_entropy((*net)(batch.input), batch.target) / 2.0).backward();
-  }
-  const Checkpoint c = load_newest_checkpoint(run.run.path().string());
-  const auto params = net->parameters();
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Tensor& momentum = c.dict("optim").at("state." + std::to_string(i) + ".momentum_buffer");
-    EXPECT_EQ(momentum.to_vector<float>(), params[i].grad().to_vector<float>()) << i;
-  }
+  expect_gradients_by_hand(run, data, 16, 0);
 }
 
 TEST(resnet_trainer, a_signal_waits_for_the_end_of_a_step) {

@@ -123,27 +123,7 @@ TEST(resnet_unreadable, the_gradients_of_several_batches_are_the_mean_over_what_
     ASSERT_TRUE(run.trainer->fit());
     EXPECT_EQ(run.trainer->state().step, 2);
     EXPECT_EQ(run.trainer->state().updates, 1);
-    // By hand, of 13 images or 8. After one step the momenta are the gradients.
-    manual_seed(1);
-    const auto net = make_model(s, data);
-    const data::DataLoader loader(*data.train,
-                                  std::make_unique<data::DistributedSampler>(
-                                      16, data::DistributedOptions{.drop_last = true, .seed = 1}),
-                                  {.batch_size = 8, .drop_last = true, .seed = 1});
-    const auto all = static_cast<double>(16 - lost);
-    for (const data::Batch& batch : loader.epoch(0)) {
-      if (batch.size() == 0) continue;
-      const double share = static_cast<double>(batch.size()) / all;
-      (cross_entropy((*net)(batch.input), batch.target) * share).backward();
-    }
-    const Checkpoint c = load_newest_checkpoint(run.run.path().string());
-    const auto params = net->parameters();
-    for (size_t i = 0; i < params.size(); ++i) {
-      const auto got =
-          c.dict("optim").at("state." + std::to_string(i) + ".momentum_buffer").to_vector<float>();
-      const auto wanted = params[i].grad().to_vector<float>();
-      for (size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], wanted[k], 1e-5) << lost;
-    }
+    expect_gradients_by_hand(run, data, 16 - lost, 1e-5);  // of 13 images, or 8
   }
 }
 

@@ -15,6 +15,14 @@ using tarn::test::Process;
 
 const std::string kRun = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
 
+// What this process does, and those that it starts then, when the terminal hangs up.
+struct OnHangup {
+  explicit OnHangup(sighandler_t action) : before(::signal(SIGHUP, action)) {}
+  ~OnHangup() { ::signal(SIGHUP, before); }
+  OnHangup(const OnHangup&) = delete;
+  sighandler_t before;
+};
+
 class RunEnd : public testing::Test {
  protected:
   void SetUp() override {
@@ -71,6 +79,14 @@ TEST_F(RunEnd, logs_stay_only_if_a_message_names_them) {
   EXPECT_TRUE(left_a_folder());
 }
 
+TEST_F(RunEnd, logs_that_a_message_names_outlive_a_restart) {
+  const Ended end = run({"--nproc", "2", "--max-restarts", "1"},
+                        "test $RANK$TORCHELASTIC_RESTART_COUNT = 10 || exit 0; echo why; exit 3");
+  EXPECT_EQ(end.code, 0);
+  expect_part(end.err, "/rank-1.log:\nwhy\n");
+  EXPECT_TRUE(left_a_folder());
+}
+
 TEST_F(RunEnd, a_rank_that_leaves_the_others_behind_is_named) {
   // Rank 0 looks at what tarn-run has printed so far, and gives up after 20 s.
   const Ended end = run({"--nproc", "3"},
@@ -99,6 +115,35 @@ TEST_F(RunEnd, ctrl_c_is_no_failure_of_a_rank) {
   EXPECT_EQ(end.code, 128 + SIGINT);
   EXPECT_EQ(end.err, "tarn-run: interrupted\n");
   EXPECT_FALSE(left_a_folder());
+}
+
+TEST_F(RunEnd, a_second_hangup_lets_the_ranks_save) {
+  const OnHangup action(SIG_DFL);
+  Process process = start({"--nproc", "2"},
+                          "trap 'echo 1 >told$RANK' HUP; echo 1 >up$RANK;"
+                          "until test -e told$RANK; do sleep 0.05; done;"
+                          "sleep 0.5; echo 1 >saved$RANK; exit 129");
+  for (const char* name : {"up0", "up1"}) wait_for(name);
+  process.signal(SIGHUP);
+  for (const char* name : {"told0", "told1"}) wait_for(name);
+  process.signal(SIGHUP);
+  const Ended end = process.wait();
+  EXPECT_EQ(end.code, 128 + SIGHUP);
+  expect_part(end.err, "tarn-run: ended by signal 1 (Hangup)\n");  // a shell says more
+  for (const char* name : {"saved0", "saved1"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+  }
+}
+
+TEST_F(RunEnd, an_ignored_hangup_does_nothing) {
+  const OnHangup action(SIG_IGN);
+  Process process = start({"--nproc", "1", "--max-restarts", "1"},
+                          "test $TORCHELASTIC_RESTART_COUNT = 0 || exit 0;"
+                          "echo 1 >up; sleep 0.5; exit 3");
+  wait_for("up");
+  process.signal(SIGHUP);
+  const Ended end = process.wait();
+  EXPECT_EQ(end.code, 0) << end.err;  // after a signal nothing would have been started anew
 }
 
 TEST_F(RunEnd, a_failure_after_ctrl_c_is_still_one) {

@@ -49,7 +49,9 @@ TEST_F(Streams, help_that_cannot_be_written_is_an_error) {
 }
 
 TEST_F(Streams, what_is_printed_to_a_closed_stream_lands_in_no_file) {
-  EXPECT_EQ(shell(quick("a") + ">&-").code, 1);  // and it says why
+  const Ended end = shell(quick("a") + ">&-");
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("cannot write to standard output: "), std::string::npos) << end.err;
   EXPECT_EQ(shell(quick("b") + ">&- 2>&-").code, 1);
   EXPECT_EQ(shell(quick("c") + "<&-").code, 0);
   for (const char* name : {"a", "b", "c"}) {

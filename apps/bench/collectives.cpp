@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "tarn/apps/bench/filter.h"
 #include "tarn/apps/bench/timing.h"
-#include "tarn/apps/common/options.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/views.h"
@@ -91,19 +91,16 @@ CollectiveResult measure(dist::ProcessGroup& g, const Kind& kind, int64_t bytes,
 
 }  // namespace
 
-void check_collective_filter(const std::string& filter) {
-  std::string names;
-  for (const Kind& kind : kinds(1)) {
-    if (std::string(kind.name).find(filter) != std::string::npos) return;
-    names += (names.empty() ? "" : ", ") + std::string(kind.name);
-  }
-  throw apps::UsageError("--filter " + filter + ": no collective matches; there are " + names);
+std::vector<std::string> collective_names() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kinds(1)) names.push_back(kind.name);
+  return names;
 }
 
 void bench_collectives(dist::ProcessGroup& group, const CollectiveSettings& s,
                        const std::function<void(const CollectiveResult&)>& report) {
   for (const Kind& kind : kinds(group.size())) {
-    if (std::string(kind.name).find(s.filter) == std::string::npos) continue;
+    if (!matches(kind.name, s.filter)) continue;
     for (int64_t bytes = s.min_bytes;; bytes = std::min(bytes * 8, s.max_bytes)) {
       const CollectiveResult r = measure(group, kind, bytes, s.device);
       if (group.rank() == 0) report(r);

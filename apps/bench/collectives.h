@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tarn/dist/group.h"
 
@@ -23,8 +24,8 @@ struct CollectiveResult {
   double busbw = 0;  ///< what each rank's link carries: algbw * 2 (W-1)/W for all_reduce ...
 };
 
-/// Throws UsageError that lists the operations if none has this in its name.
-void check_collective_filter(const std::string& filter);
+/// For check_filter.
+std::vector<std::string> collective_names();
 
 /// Every rank calls it; `report` gets each result (the slowest rank's time), on rank 0. Values are
 /// checked before anything is timed. Throws Error if one is wrong.

@@ -11,8 +11,8 @@
 
 #include "tarn/apps/bench/collectives.h"
 #include "tarn/apps/bench/dist.h"
+#include "tarn/apps/bench/filter.h"
 #include "tarn/apps/bench/generate.h"
-#include "tarn/apps/bench/meeting.h"
 #include "tarn/apps/bench/ops.h"
 #include "tarn/apps/bench/roofline.h"
 #include "tarn/apps/bench/timing.h"
@@ -115,14 +115,11 @@ void run_gpu_threads(int count, const bench::CollectiveSettings& settings, bool 
                              std::to_string(gpus));
     }
   }
-  const auto meeting = std::make_shared<bench::Meeting>();
   auto cpu = dist::make_local_groups(count, {.name = "world cpu"});
-  const auto make = [&](int r) {
-    return meeting->attend([&] {
-      return dist::make_nccl_group(
-          meeting, r, count,
-          {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
-    });
+  const auto make = [&](const std::shared_ptr<dist::Store>& store, int r) {
+    return dist::make_nccl_group(
+        store, r, count,
+        {.device = Device(DeviceType::kCUDA, r), .cpu = std::move(cpu[static_cast<size_t>(r)])});
   };
   dist::run_threads(count, make, [&](dist::ProcessGroup& group) {
     bench::CollectiveSettings own = settings;
@@ -134,7 +131,6 @@ void run_gpu_threads(int count, const bench::CollectiveSettings& settings, bool 
 // Under a launcher its ranks; else threads of this process. Over NCCL each has a GPU.
 int run_collectives(bench::CollectiveSettings settings, const apps::Ranks& ranks, int local_ranks,
                     const std::string& transport, Device device, bool json) {
-  bench::check_collective_filter(settings.filter);
   if (ranks.group()) {
     if (std::string(ranks.group()->transport()) == "nccl") {
       settings.device = device.is_cuda()
@@ -266,6 +262,10 @@ int run(int argc, char** argv) {
   options.add("--threads", &s.threads, "threads of the kernels").range(1, 1024);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
+  if (command == "ops") bench::check_filter(filter, "operator", bench::op_names());
+  if (command == "collectives") {
+    bench::check_filter(filter, "collective", bench::collective_names());
+  }
   // The others are of this process alone, whatever a launcher left in the environment.
   const bool together = command == "train" || command == "collectives";
   const apps::Ranks ranks =

@@ -18,9 +18,11 @@ struct OpResult {
   double gflops = 0;  ///< for the others
 };
 
+/// For check_filter; sorted.
+std::vector<std::string> op_names();
+
 /// Runs the cases whose name contains `filter` in this dtype on this device; `report` sees each
-/// result at once. Throws UsageError that lists the names if there is no such case, and Error if a
-/// result is not within its bound of the same operation in f64.
+/// result at once. Throws Error if one is not within its bound of the same operation in f64.
 std::vector<OpResult> bench_ops(const std::string& filter, DType dtype, Device device,
                                 void (*report)(const OpResult&));
 

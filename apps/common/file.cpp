@@ -33,28 +33,30 @@ int write_all(int fd, std::string_view content) {
   return 0;
 }
 
+// "No space left on device" in OutputFile's "OP: cannot VERB PATH: REASON (at offset N)".
+std::string reason_in(const std::string& message, const std::string& path) {
+  const size_t at = message.find(path + ": ");
+  if (at == std::string::npos) return message;
+  const size_t begin = at + path.size() + 2;
+  return message.substr(begin, message.rfind(" (at offset ") - begin);
+}
+
 }  // namespace
 
 void write_file(const std::filesystem::path& path, std::string_view content) {
-  const WriteTarget target = write_target(path.string());
-  const std::string written =
-      target.replace ? target.path + ".tmp" + std::to_string(getpid()) : target.path;
-  const int fd = target.replace
-                     ? open(written.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-                     : open_in_place(written);
-  if (fd < 0) fail("write", path, errno);
-  int error = write_all(fd, content);
-  if (error == 0 && target.replace && fsync(fd) != 0) error = errno;
-  if (close(fd) != 0 && error == 0) error = errno;
-  if (!target.replace) {
-    if (error != 0) fail("write", path, error);
-    return;
+  try {
+    OutputFile file("write", path.string());
+    file.write(content);
+    file.commit();
+  } catch (const FileError& e) {
+    throw std::runtime_error("cannot write " + path.string() + ": " +
+                             reason_in(e.what(), path.string()));
   }
-  if (error == 0 && rename(written.c_str(), target.path.c_str()) != 0) error = errno;
-  if (error != 0) {
-    unlink(written.c_str());
-    fail("write", path, error);
-  }
+}
+
+std::string whole_path(const std::string& path) {
+  if (!is_there(path)) return path;
+  return std::filesystem::absolute(path).lexically_normal().string();
 }
 
 void make_folder(const std::filesystem::path& path) {

@@ -13,6 +13,10 @@ namespace tarn::apps {
 /// std::runtime_error "cannot write PATH: No space left on device".
 void write_file(const std::filesystem::path& path, std::string_view content);
 
+/// The path from the root on, where there is something at it: a run may go on from elsewhere. Else
+/// as it was given, as errors say it.
+std::string whole_path(const std::string& path);
+
 /// Makes a folder and those above it. Throws "cannot create folder PATH: Permission denied".
 void make_folder(const std::filesystem::path& path);
 

@@ -50,9 +50,16 @@ void start_mean(optim::Ema& ema, const TensorDict& model) {
   ema.load_state_dict(fresh);
 }
 
-// Only parameters, which are the same on all ranks: all of them fail, or none.
+// Whether the sum of every parameter is finite, which it is not if one element is not. The device
+// is asked once, for the sum of all. Buffers, momenta and the running mean are not looked at:
+// parameters are the same on all ranks, so all of these fail, or none.
 void check_finite(nn::Module& net, int64_t step) {
   const NoGradGuard no_grad;
+  Tensor total;
+  for (const auto& [name, p] : net.named_parameters()) {
+    total = total.defined() ? total + sum(p).to(total.device()) : sum(p);
+  }
+  if (!total.defined() || std::isfinite(total.item())) return;
   for (const auto& [name, p] : net.named_parameters()) {
     TARN_CHECK(std::isfinite(sum(p).item()), "training: the weights ", name,
                " are not finite after step ", step,

@@ -35,6 +35,10 @@ std::string number_text(double value) {
   return format("%.17g", value);
 }
 
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::nan("") : value;
+}
+
 std::string clock_text(double seconds) {
   const auto total = static_cast<int64_t>(std::max(seconds, 0.0));
   const auto hours = static_cast<long>(total / 3600);

@@ -14,6 +14,9 @@ namespace tarn::apps {
 /// Shortest decimal text that reads back as the same double: 0.1, 30, 1e-05, nan.
 std::string number_text(double value);
 
+/// The value; a nan without its sign, which printf would show: "nan" everywhere, never "-nan".
+double unsigned_nan(double value);
+
 /// tqdm's clock: MM:SS, or H:MM:SS from one hour on.
 std::string clock_text(double seconds);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -36,15 +37,23 @@ std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
   return is_there(path.string()) ? data::load_tokenizer(path.string()) : nullptr;
 }
 
-// What reads and writes a model's text: what is kept with it, else what --tokenizer names.
+// What reads and writes a model's text: what is kept with it, else what --tokenizer names. A run
+// keeps its own; for weights --tokenizer comes first. Folders of Hugging Face's may have a
+// tokenizer.json of another form beside the two files.
 std::shared_ptr<data::Tokenizer> tokenizer_of(const GptSettings& s) {
-  std::shared_ptr<data::Tokenizer> own;
-  const fs::path folder = s.resume ? *s.resume : s.init_from;
-  if (s.resume || s.tokenizer == "auto") own = tokenizer_of_run(folder);
-  const bool bpe =
-      is_there((folder / "vocab.json").string()) && is_there((folder / "merges.txt").string());
-  if (!own && bpe && s.tokenizer == "auto") own = data::Bpe::load(folder.string());
+  if (!s.resume && s.tokenizer != "auto") return named_tokenizer(s.tokenizer);
+  const std::string from = s.resume ? *s.resume : s.init_from;
+  const fs::path folder = is_folder(from) ? from : folder_of(from);
+  const auto has = [&](const char* name) { return is_there((folder / name).string()); };
+  if (!s.resume && has("vocab.json") && has("merges.txt")) return data::Bpe::load(folder.string());
+  auto own = tokenizer_of_run(folder);
+  if (!own && has("manifest.json")) own = tokenizer_of_run(folder / "../..");  // of a checkpoint
   return own ? own : named_tokenizer(s.tokenizer);
+}
+
+// The text as tokens; for a model that is there already, as those that it knows.
+Corpus corpus_of(const GptSettings& s) {
+  return open_corpus(s, s.resume || s.from_file() ? tokenizer_of(s) : nullptr);
 }
 
 // --init-from FILE: the model in the file. A vocabulary that is larger than the tokenizer's is
@@ -198,7 +207,7 @@ void print_summary(const GptSettings& s, const Corpus& corpus, const GptTrainer&
 }
 
 int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ranks) {
-  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  const Corpus corpus = corpus_of(s);
   const auto gpt =
       s.resume ? gpt_from_run(s, ranks) : gpt_from_file(s, options, corpus.tokenizer.get());
   print_start(s, corpus, *gpt, ranks);
@@ -229,7 +238,7 @@ std::unique_ptr<Gpt> new_gpt(const GptSettings& s, const Options& options, const
 // Tries batches of up to `most` windows on a model that is thrown away.
 int64_t search_batch(GptSettings s, const Options& options, int64_t most, bool quiet) {
   const KeepRandom keep;
-  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  const Corpus corpus = corpus_of(s);
   s.learning_rate = s.min_lr = 1e-12;  // a trial must not diverge
   s.measure = {};
   s.gradient_accumulation_steps = std::min<int64_t>(s.gradient_accumulation_steps, 2);
@@ -244,16 +253,32 @@ int64_t search_batch(GptSettings s, const Options& options, int64_t most, bool q
   });
 }
 
+// With more steps the cosine is spread anew over all, unless --lr-decay-iters says where it ends.
+void note_longer_decay(const GptSettings& s, const GptTrainer& trainer) {
+  const int64_t was = std::atoll(flag_of_run(*s.resume, "max-iters").c_str());
+  if (!s.decay_lr || s.lr_decay_iters > 0 || was <= 0 || s.max_iters <= was) return;
+  if (trainer.state().step <= s.warmup_iters) return;
+  std::printf(
+      "note: the cosine of %lld steps is spread over %lld now, and the learning rate rises again\n"
+      "      (--no-decay-lr --lr X goes on evenly)\n",
+      static_cast<long long>(was), static_cast<long long>(s.max_iters));
+}
+
 int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
+  std::optional<RunDir> opened;
   std::optional<Checkpoint> checkpoint;
-  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
-  const Corpus corpus = open_corpus(s, s.resume ? tokenizer_of_run(*s.resume) : nullptr);
+  if (s.resume) {
+    opened.emplace(open_run(s, "", ranks));  // first: a process that ends there may still save
+    checkpoint = load_newest_checkpoint(*s.resume, ranks);
+  }
+  const Corpus corpus = corpus_of(s);
   const int64_t vocab = checkpoint ? restore_sizes(*checkpoint).vocab : corpus.vocab;
   const auto gpt = new_gpt(s, options, corpus, vocab);
   note_sizes(s, gpt->options());
   check_length(corpus, s.block_size);
-  RunDir run = open_run(s, corpus.name, ranks);
+  if (!opened) opened.emplace(open_run(s, corpus.name, ranks));
+  RunDir& run = *opened;
   if (ranks.main()) Ranks::remember_run(run.path());
   print_start(s, corpus, *gpt, ranks);
   if (ranks.main()) std::printf("run folder %s\n", run.path().c_str());
@@ -273,8 +298,10 @@ int train_once(GptSettings& s, const Options& options, const Ranks& ranks) {
       }
       return 0;
     }
-    if (ranks.main())
+    if (ranks.main()) {
       std::printf("resumed after step %lld\n", static_cast<long long>(trainer.state().step));
+      note_longer_decay(s, trainer);
+    }
   } else if (corpus.tokenizer && ranks.main()) {
     write_file(run.path() / "tokenizer.json", corpus.tokenizer->json());
   }
@@ -307,12 +334,10 @@ void inherit(Options& options, const std::string& run) {
 
 // Whole paths in the run's config.json: it may go on from elsewhere.
 void make_paths_whole(GptSettings& s) {
-  const auto whole = [](std::string& path) {
-    if (is_there(path)) path = fs::absolute(path).lexically_normal().string();
-  };
-  if (s.data != "king-james") whole(s.data);
-  whole(s.val_data);
-  if (s.tokenizer != "auto" && s.tokenizer != "char" && s.tokenizer != "byte") whole(s.tokenizer);
+  if (s.data != "king-james") s.data = whole_path(s.data);
+  s.val_data = whole_path(s.val_data);
+  const bool word = s.tokenizer == "auto" || s.tokenizer == "char" || s.tokenizer == "byte";
+  if (!word) s.tokenizer = whole_path(s.tokenizer);
 }
 
 int run(int argc, char** argv) {

@@ -280,7 +280,7 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
     sum += agree(loss(batch).item());
   }
   if (done < s_.eval_iters) return std::nullopt;
-  return std::isnan(sum) ? std::nan("") : sum / static_cast<double>(done);  // never "-nan"
+  return unsigned_nan(sum / static_cast<double>(done));
 }
 
 // A few words of the model's, on the terminal and in samples/.

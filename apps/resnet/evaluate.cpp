@@ -1,9 +1,8 @@
 // evaluate.cpp - scores a network on a data set.
 #include "tarn/apps/resnet/evaluate.h"
 
-#include <cmath>
-
 #include "tarn/apps/common/progress.h"
+#include "tarn/apps/common/text.h"
 #include "tarn/apps/resnet/setup.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -75,8 +74,7 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   score = {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
   TARN_CHECK_AS(UnreadableImage, score.count > 0, "evaluate: none of the ", data.size(),
                 " test images can be read");
-  score.loss /= static_cast<double>(score.count);
-  if (std::isnan(score.loss)) score.loss = std::nan("");  // "nan" in print, where some are "-nan"
+  score.loss = unsigned_nan(score.loss / static_cast<double>(score.count));
   return score;
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 
 #include <unistd.h>
@@ -149,24 +148,31 @@ int64_t search_batch(ResnetSettings s, int64_t most, bool quiet) {
                     [&](int64_t n) { trainer.try_steps(n); });
 }
 
-// A run that was done has its rate near 0: with more epochs, one cycle is spread anew over all.
+// A run that was done has its rate near 0: with more epochs, its curve is spread anew over all.
 void note_longer_cycle(const ResnetSettings& s, const Trainer& trainer) {
   const std::string was = flag_of_run(*s.resume, "epochs");
-  if (s.scheduler != "onecycle" || was.empty() || was == std::to_string(s.epochs)) return;
+  const bool cycle = s.scheduler == "onecycle", cosine = s.scheduler == "cosineannealinglr";
+  if (!cycle && !cosine) return;
+  if (was.empty() || was == std::to_string(s.epochs)) return;
   if (std::to_string(trainer.state().epoch) != was) return;
   std::printf(
-      "note: the one cycle of %s epochs was over; it is spread over %lld now, and the learning\n"
+      "note: the %s of %s epochs was over; it is spread over %lld now, and the learning\n"
       "      rate rises again (--lr-scheduler constant --lr X goes on evenly)\n",
-      was.c_str(), static_cast<long long>(s.epochs));
+      cycle ? "one cycle" : "cosine", was.c_str(), static_cast<long long>(s.epochs));
 }
 
 int train_once(const ResnetSettings& s, const Options& options, const Ranks& ranks) {
   const auto start = std::chrono::steady_clock::now();
+  std::optional<RunDir> opened;
   std::optional<Checkpoint> checkpoint;
-  if (s.resume) checkpoint = load_newest_checkpoint(*s.resume, ranks);
+  if (s.resume) {
+    opened.emplace(open_run(s, "", ranks));  // first: a process that ends there may still save
+    checkpoint = load_newest_checkpoint(*s.resume, ranks);
+  }
   const ImageData data = open_data(s, true);
   const auto net = make_model(s, data);
-  RunDir run = open_run(s, data.name, ranks);
+  if (!opened) opened.emplace(open_run(s, data.name, ranks));
+  RunDir& run = *opened;
   if (ranks.main()) Ranks::remember_run(run.path());
   print_start(s, data, *net, run, ranks);
 
@@ -210,13 +216,11 @@ int train(ResnetSettings& s, const Options& options, const Ranks& ranks) {
       [&](int64_t most) { return search_batch(s, most, true); });
 }
 
-// The folder of KIND:DIR by its whole path: a run may go on from elsewhere.
-std::string with_whole_path(const std::string& data) {
+// The folder of KIND:DIR by its whole path.
+std::string with_whole_folder(const std::string& data) {
   const size_t colon = data.find(':');
   if (colon == std::string::npos || colon + 1 == data.size()) return data;
-  const std::string folder = data.substr(colon + 1);
-  if (!is_there(folder)) return data;  // the error says it as it was given
-  return data.substr(0, colon + 1) + std::filesystem::absolute(folder).lexically_normal().string();
+  return data.substr(0, colon + 1) + whole_path(data.substr(colon + 1));
 }
 
 int run(int argc, char** argv) {
@@ -248,7 +252,7 @@ int run(int argc, char** argv) {
   if (s.threads > 0) set_num_threads(static_cast<int>(s.threads));
   manual_seed(static_cast<uint64_t>(s.seed));
   if (s.test_only) return test_only(s, ranks);
-  s.data = with_whole_path(s.data);
+  s.data = with_whole_folder(s.data);
   return train(s, options, ranks);
 }
 

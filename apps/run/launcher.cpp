@@ -121,7 +121,10 @@ Launcher::Launcher(RunSettings settings)
     make_folder(logs_);
   }
   sigemptyset(&watched_);
-  for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&watched_, number);
+  for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT}) sigaddset(&watched_, number);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&watched_, SIGHUP);  // ignored: under nohup
   ::sigprocmask(SIG_BLOCK, &watched_, &before_);
 }
 
@@ -242,8 +245,10 @@ void Launcher::supervise() {
     const int number = ::sigtimedwait(&watched_, nullptr, &pause);
     const auto now = Clock::now();
     reap();
-    if (number > 0 && number != SIGCHLD) {
-      // The first signal lets programs save and end; a second one is for impatience.
+    const bool hangs_up_late = number == SIGHUP && signal_ != 0;
+    if (number > 0 && number != SIGCHLD && !hangs_up_late) {
+      // The first signal lets programs save and end; a second one is for impatience, which a
+      // terminal that hangs up does not have.
       signal_all(signal_ == 0 ? number : SIGKILL);
       if (signal_ == 0) interrupted_ = failures_ == 0;
       if (signal_ == 0) signal_ = number;
@@ -284,10 +289,7 @@ int Launcher::run() {
     start(attempt);
     supervise();
     const Rank* first = first_failure();
-    if (!first) {
-      logs_named_ = false;
-      return 0;
-    }
+    if (!first) return 0;
     if (was_told_to_end(*first)) {
       report_interrupt();
       return 128 + signal_;

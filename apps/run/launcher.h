@@ -25,13 +25,15 @@ std::string tail(const std::filesystem::path& path, int lines);
 class Launcher {
  public:
   explicit Launcher(RunSettings settings);
-  /// Kills what still runs. A temporary folder of logs stays only if a message named it.
+  /// Kills what still runs. A temporary folder of logs stays if a message named it, a restart's
+  /// too; else it goes.
   ~Launcher();
   Launcher(const Launcher&) = delete;
 
   /// Runs all ranks to their end, with restarts. Returns 0, or the exit code of the rank that
   /// failed first (128 + signal if one killed it), which it reports on standard error; 128 + signal
-  /// as well if the ranks ended by one that tarn-run passed on. Throws std::runtime_error that
+  /// as well if the ranks ended by one that tarn-run passed on. A second signal kills them, but no
+  /// hang-up: a terminal that is lost often sends several. Throws std::runtime_error that
   /// names a log which cannot be opened.
   int run();
 
