@@ -1,6 +1,10 @@
 // storage.cpp - where a storage's memory goes when its last view is gone.
 #include "tarn/core/storage.h"
 
+#include <utility>
+
+#include "tarn/core/error.h"
+
 namespace tarn {
 
 Ref<Storage> Storage::wrap(void* data, size_t bytes, Device device, std::function<void()> release) {
@@ -8,6 +12,18 @@ Ref<Storage> Storage::wrap(void* data, size_t bytes, Device device, std::functio
                            Storage(data, bytes, device));
   if (release) storage->release_ = new std::function<void()>(std::move(release));
   return storage;
+}
+
+void Storage::drop_memory(const char* why) {
+  deallocate(std::exchange(allocation_, {}), device_);
+  why_away_ = why;
+}
+
+void Storage::adopt(Storage& fresh) {
+  TARN_ASSERT(fresh.bytes_ == bytes_ && fresh.device_ == device_ && !fresh.release_);
+  deallocate(allocation_, device_);
+  allocation_ = std::exchange(fresh.allocation_, {});
+  why_away_ = nullptr;
 }
 
 Storage::~Storage() {

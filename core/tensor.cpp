@@ -41,6 +41,12 @@ void TensorImpl::update_layout() {
   channels_last = sizes.dim() == 4 && (numel == 0 || dense_in_order(sizes, strides, {0, 2, 3, 1}));
 }
 
+void detail::check_has_memory(const TensorImpl& tensor) {
+  const char* why = tensor.storage->why_away();
+  TARN_CHECK_AS(ValueError, !why || tensor.numel == 0, why, "; got ", tensor.sizes, " ",
+                tensor.dtype, " ", tensor.storage->device());
+}
+
 void detail::fail_undefined(const char* member) {
   fail<ValueError>(member,
                    "(): the tensor is undefined: a gradient that is not there, the bias of a layer "

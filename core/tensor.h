@@ -56,6 +56,8 @@ struct TensorImpl : RefCounted<TensorImpl> {
 namespace detail {
 /// Throws the error of a member that was called on an undefined tensor.
 [[noreturn, gnu::cold, gnu::noinline]] void fail_undefined(const char* member);
+/// Throws ValueError if the memory was given back (Storage::drop_memory); an empty tensor has none.
+[[gnu::cold, gnu::noinline]] void check_has_memory(const TensorImpl& tensor);
 template <class T>
 concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
 }  // namespace detail
@@ -101,7 +103,9 @@ class Tensor {
   /// First element. Typed access checks the dtype: x.data<float>().
   void* data() const {
     const TensorImpl& i = at("data");
-    return static_cast<char*>(i.storage->data()) + i.offset * item_size(i.dtype);
+    char* memory = static_cast<char*>(i.storage->data());
+    if (__builtin_expect(!memory, 0)) detail::check_has_memory(i);
+    return memory + i.offset * item_size(i.dtype);
   }
   template <class T>
   T* data() const {

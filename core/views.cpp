@@ -261,4 +261,16 @@ Tensor alias(const Tensor& x) {
   return make_view(x, x.sizes(), x.strides(), x.storage_offset());
 }
 
+void set_data(const Tensor& x, const Tensor& value) {
+  TARN_ASSERT(x.sizes() == value.sizes());
+  TensorImpl& to = *x.impl();
+  const TensorImpl& from = *value.impl();
+  from.storage->follow_version(*to.storage);
+  to.storage = from.storage;
+  to.offset = from.offset;
+  to.strides = from.strides;
+  to.dtype = from.dtype;
+  to.update_layout();
+}
+
 }  // namespace tarn::raw

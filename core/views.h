@@ -32,6 +32,9 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
 Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2);
 /// A new handle to the same data without autograd state.
 Tensor alias(const Tensor& x);
+/// PyTorch's x.data = value: x holds what value holds, dtype and layout too, and stays the same
+/// tensor to all who have a handle on it. Its version grows. value is of the sizes of x.
+void set_data(const Tensor& x, const Tensor& value);
 
 /// Sizes with the one -1 filled in. Throws ShapeError in the words of `op`.
 Shape infer_sizes(const char* op, const Shape& sizes, int64_t numel);

@@ -13,21 +13,10 @@
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/views.h"
 
 namespace tarn::nn {
 namespace {
-
-/// Makes `x` hold what `value` holds while staying the same tensor to all who have a handle on it.
-void replace_data(Tensor& x, const Tensor& value) {
-  TensorImpl& to = *x.impl();
-  const TensorImpl& from = *value.impl();
-  from.storage->follow_version(*to.storage);
-  to.storage = from.storage;
-  to.offset = from.offset;
-  to.strides = from.strides;
-  to.dtype = from.dtype;
-  to.update_layout();
-}
 
 /// Converts x and its gradient by f, in place.
 template <class F>
@@ -37,7 +26,7 @@ void convert(Tensor& x, F&& f) {
   const Tensor grad = x.grad();
   const Tensor value = f(x.detach());
   if (value.is_same(x)) return;
-  replace_data(x, value);
+  raw::set_data(x, value);
   if (grad.defined()) x.set_grad(f(grad));
 }
 

@@ -1,11 +1,16 @@
-// core_tensor_test.cpp - the handle: undefined and moved-from tensors, tensors from nested braces.
+// core_tensor_test.cpp - the handle: undefined and moved-from tensors, tensors from nested braces,
+// and what is behind it: memory that comes and goes.
 #include <utility>
 
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/core/raw_matmul.h"
+#include "tarn/core/views.h"
 
 namespace tarn {
 namespace {
@@ -109,6 +114,36 @@ TEST(NestedBraces, must_be_of_equal_length) {
   EXPECT_THROWS_WITH(tensor({{1, 2}, 3}), ShapeError, "at depth 1 there is a number");
   EXPECT_THROWS_WITH(tensor({1, {2, 3}}), ShapeError, "at depth 1 there is a list of 2");
   EXPECT_THROWS_WITH(tensor({1, 2, 3}, {2, 2}), ShapeError, "got 3 values for [2, 2]");
+}
+
+TEST(StorageMemory, goes_and_comes_back_under_the_views_of_it) {
+  const Tensor x = tensor({1, 2, 3, 4}), row = raw::narrow(x, 0, 2, 2), none = zeros({0});
+  Storage& storage = *x.storage();
+  const uint32_t version = x.version();
+  const int64_t allocated = memory_stats().allocated;
+  const Tensor kept = x.clone();
+  storage.drop_memory("[1] has gone for a walk");
+  EXPECT_EQ(memory_stats().allocated, allocated);  // the copy's in place of it
+  EXPECT_EQ(row.sizes(), (Shape{2}));
+  EXPECT_THROWS_WITH(row.data(), ValueError, "[1] has gone for a walk; got [2] f32 cpu");
+  EXPECT_THROWS_WITH(raw::add(row, row), ValueError, "[1] has gone for a walk");
+  EXPECT_THROWS_WITH(raw::matmul(raw::view(x, {2, 2}), raw::view(kept, {2, 2})), ValueError,
+                     "[1] has gone for a walk; got [2, 2] f32 cpu");
+  EXPECT_EQ(none.data(), nullptr);
+  storage.adopt(*kept.storage());
+  EXPECT_EQ(row.to_vector<double>(), (std::vector<double>{3, 4}));
+  EXPECT_EQ(x.version(), version);
+}
+
+TEST(SetData, gives_a_tensor_other_values_and_keeps_it_the_same) {
+  const Tensor x = tensor({1, 2}), handle = x, value = tensor({3, 4, 5}, {.dtype = DType::kF64});
+  const uint32_t version = x.version();
+  raw::set_data(x, raw::narrow(value, 0, 1, 2));
+  EXPECT_EQ(handle.to_vector<double>(), (std::vector<double>{4, 5}));
+  EXPECT_EQ(handle.dtype(), DType::kF64);
+  EXPECT_GT(handle.version(), version);
+  raw::fill_(handle, 7);
+  EXPECT_EQ(value.to_vector<double>(), (std::vector<double>{3, 7, 7}));
 }
 
 }  // namespace
