@@ -21,23 +21,34 @@ void check_norm_type(const char* op, double norm_type) {
                 ": norm_type must be 1, 2 or infinity; got ", norm_type);
 }
 
+// What makes the norm infinite or NaN. Each may be finite and only their sum not: then the largest.
+std::string first_bad(const Gradients& grads, const std::vector<double>& norms,
+                      const std::function<std::string(size_t)>& name) {
+  const auto bad =
+      std::find_if(norms.begin(), norms.end(), [](double n) { return !std::isfinite(n); });
+  const auto at = bad != norms.end() ? bad : std::max_element(norms.begin(), norms.end());
+  const size_t owner = grads.owners[static_cast<size_t>(at - norms.begin())];
+  return tarn::detail::concat(name(owner), " with norm ", *at);
+}
+
 double clip(const std::vector<Tensor>& params, double max_norm, double norm_type, bool strict,
-            const std::function<std::string(size_t)>& name) {
+            const std::function<std::string(size_t)>& name, const NormAgreement* ranks) {
   const OpScope scope("clip_grad_norm");
   check_norm_type("clip_grad_norm_", norm_type);
   TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
                 max_norm);
   const Gradients grads("clip_grad_norm_", params);
   const std::vector<double> norms = grads.norms(norm_type);
-  const double total = total_norm(norms, norm_type);
+  const double own = total_norm(norms, norm_type);
+  const double total = ranks ? ranks->total(own, norm_type) : own;
   if (!std::isfinite(total)) {
-    const auto bad =
-        std::find_if(norms.begin(), norms.end(), [](double n) { return !std::isfinite(n); });
-    // Each norm may be finite and only their sum not: then the largest is named.
-    const auto at = bad != norms.end() ? bad : std::max_element(norms.begin(), norms.end());
-    const size_t owner = grads.owners[static_cast<size_t>(at - norms.begin())];
+    std::string bad;
+    if (strict && !norms.empty() && (!ranks || !std::isfinite(own))) {
+      bad = first_bad(grads, norms, name);
+    }
+    if (strict && ranks) bad = ranks->first(bad);
     TARN_CHECK_AS(ValueError, !strict, "clip_grad_norm_: the gradients' norm must be finite; got ",
-                  total, ", first from ", name(owner), " with norm ", *at);
+                  total, bad.empty() ? "" : ", first from ", bad);
     for (const Tensor& p : params) Tensor(p).zero_grad();
     return total;
   }
@@ -49,25 +60,28 @@ double clip(const std::vector<Tensor>& params, double max_norm, double norm_type
 }  // namespace
 
 double clip_grad_norm_(const std::vector<Tensor>& params, double max_norm, double norm_type,
-                       bool error_if_nonfinite) {
-  return clip(params, max_norm, norm_type, error_if_nonfinite, [&](size_t i) {
+                       bool error_if_nonfinite, const NormAgreement* ranks) {
+  const auto name = [&](size_t i) {
     return tarn::detail::concat("parameter ", i, "=", params[i].describe());
-  });
+  };
+  return clip(params, max_norm, norm_type, error_if_nonfinite, name, ranks);
 }
 
 double clip_grad_norm_(const TensorDict& named_params, double max_norm, double norm_type,
-                       bool error_if_nonfinite) {
+                       bool error_if_nonfinite, const NormAgreement* ranks) {
   std::vector<Tensor> params;
   for (const auto& item : named_params) params.push_back(item.second);
-  return clip(params, max_norm, norm_type, error_if_nonfinite, [&](size_t i) {
+  const auto name = [&](size_t i) {
     return tarn::detail::concat("'", (named_params.begin() + static_cast<std::ptrdiff_t>(i))->first,
                                 "'=", params[i].describe());
-  });
+  };
+  return clip(params, max_norm, norm_type, error_if_nonfinite, name, ranks);
 }
 
-double grad_norm(const std::vector<Tensor>& params, double norm_type) {
+double grad_norm(const std::vector<Tensor>& params, double norm_type, const NormAgreement* ranks) {
   check_norm_type("grad_norm", norm_type);
-  return total_norm(Gradients("grad_norm", params).norms(norm_type), norm_type);
+  const double own = total_norm(Gradients("grad_norm", params).norms(norm_type), norm_type);
+  return ranks ? ranks->total(own, norm_type) : own;
 }
 
 void clip_grad_value_(const std::vector<Tensor>& params, double clip_value) {

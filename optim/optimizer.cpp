@@ -110,9 +110,41 @@ void Optimizer::set_lr(size_t group, double lr) {
 
 void Optimizer::zero_grad() {
   for (const Tensor* p : all_) Tensor(*p).zero_grad();
+  run_hooks(When::kAfterZeroGrad);
+}
+
+int64_t Optimizer::add_hook(When when, Hook hook) {
+  hooks_.push_back({next_hook_, when, std::move(hook)});
+  return next_hook_++;
+}
+int64_t Optimizer::register_step_pre_hook(Hook hook) {
+  return add_hook(When::kBeforeStep, std::move(hook));
+}
+int64_t Optimizer::register_step_post_hook(Hook hook) {
+  return add_hook(When::kAfterStep, std::move(hook));
+}
+int64_t Optimizer::register_zero_grad_hook(Hook hook) {
+  return add_hook(When::kAfterZeroGrad, std::move(hook));
+}
+void Optimizer::remove_hook(int64_t id) {
+  std::erase_if(hooks_, [id](const HookEntry& h) { return h.id == id; });
+}
+
+void Optimizer::run_hooks(When when) {
+  if (hooks_.empty()) return;
+  const std::vector<HookEntry> hooks = hooks_;  // a hook may remove itself
+  for (const HookEntry& h : hooks) {
+    if (h.when == when) h.call(*this);
+  }
 }
 
 void Optimizer::step(double grad_scale) {
+  run_hooks(When::kBeforeStep);
+  step_batches(grad_scale);
+  run_hooks(When::kAfterStep);
+}
+
+void Optimizer::step_batches(double grad_scale) {
   const bool rebuild = refresh_active() || rebuild_ || !batches_fit();
   rebuild_ = true;  // unless this step comes to its end
   try {

@@ -6,6 +6,7 @@
 // over what others write to them (loaded weights), and state is f32 or wider always.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <string>
@@ -46,6 +47,17 @@ class Optimizer {
   void step(double grad_scale = 1);
   /// Drops all gradients: absent, so that the next backward starts anew.
   void zero_grad();
+
+  /// Hooks run in the order in which they were registered; each returns an id for remove_hook. What
+  /// they throw reaches the caller.
+  using Hook = std::function<void(Optimizer& optimizer)>;
+  /// Before a step looks at anything.
+  int64_t register_step_pre_hook(Hook hook);
+  /// After a step that came to its end; not after one that threw.
+  int64_t register_step_post_hook(Hook hook);
+  /// After zero_grad, for gradients that are kept elsewhere.
+  int64_t register_zero_grad_hook(Hook hook);
+  void remove_hook(int64_t id);
 
   size_t num_groups() const { return groups_.size(); }
   const std::vector<Tensor>& params(size_t group) const { return groups_.at(group).params; }
@@ -108,6 +120,16 @@ class Optimizer {
     size_t first = 0;  // index of its first parameter through all groups
   };
 
+  enum class When : uint8_t { kBeforeStep, kAfterStep, kAfterZeroGrad };
+  struct HookEntry {
+    int64_t id;
+    When when;
+    Hook call;
+  };
+
+  int64_t add_hook(When when, Hook hook);
+  void run_hooks(When when);
+  void step_batches(double grad_scale);
   bool refresh_active();
   /// False where a batch lacks state that its options ask for now, or its parameters were
   /// converted.
@@ -129,6 +151,8 @@ class Optimizer {
   std::vector<char> active_;
   std::vector<Batch> batches_;
   bool rebuild_ = true;
+  std::vector<HookEntry> hooks_;
+  int64_t next_hook_ = 0;
 };
 
 /// Named parameters split by the usual rule: matrices and kernels decay, vectors (biases, norms) do

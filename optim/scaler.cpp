@@ -8,7 +8,6 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/op_scope.h"
-#include "tarn/optim/clip.h"
 #include "tarn/optim/gradients.h"
 
 namespace tarn::optim {
@@ -85,13 +84,17 @@ void GradScaler::unscale_(Optimizer& optimizer) {
 }
 
 double GradScaler::clip_grad_norm_(Optimizer& optimizer, double max_norm) {
-  if (!options_.enabled) return optim::clip_grad_norm_(optimizer.params(), max_norm);
+  const NormAgreement* ranks = norms_ ? &*norms_ : nullptr;
+  if (!options_.enabled) {
+    return optim::clip_grad_norm_(optimizer.params(), max_norm, 2, false, ranks);
+  }
   const OpScope scope("unscale_and_clip");
   TARN_CHECK_AS(ValueError, max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0; got ",
                 max_norm);
   const detail::Gradients gradients = scaled_gradients("clip_grad_norm_", optimizer);
   OptimizerState& state = states_[&optimizer];
-  const double norm = detail::total_norm(gradients.norms(2), 2) / scale_;
+  const double own = detail::total_norm(gradients.norms(2), 2);
+  const double norm = (ranks ? ranks->total(own, 2) : own) / scale_;
   state.found = !std::isfinite(norm);
   if (agree_) state.found = agree_(state.found);
   state.stage = Stage::kUnscaled;

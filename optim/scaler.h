@@ -19,6 +19,7 @@
 
 #include "tarn/core/tensor.h"
 #include "tarn/core/tensor_dict.h"
+#include "tarn/optim/clip.h"
 #include "tarn/optim/optimizer.h"
 
 namespace tarn::optim {
@@ -66,6 +67,11 @@ class GradScaler {
   /// gets this rank's finding and returns whether any rank found an overflow. With gradients that
   /// are reduced over all ranks (DDP) it is not needed: they are equal everywhere.
   void set_agreement(std::function<bool(bool found)> agree) { agree_ = std::move(agree); }
+  /// The same where clip_grad_norm_ is to clip by the norm over all ranks (NormAgreement, clip.h).
+  void set_agreement(std::function<bool(bool found)> agree, NormAgreement norms) {
+    agree_ = std::move(agree);
+    norms_ = std::move(norms);
+  }
 
   bool enabled() const { return options_.enabled; }
   double get_scale() const { return options_.enabled ? scale_ : 1; }
@@ -96,6 +102,7 @@ class GradScaler {
   int64_t growth_tracker_ = 0, hysteresis_tracker_;
   std::map<const Optimizer*, OptimizerState> states_;  // of this step
   std::function<bool(bool)> agree_;
+  std::optional<NormAgreement> norms_;
 };
 
 }  // namespace tarn::optim
