@@ -92,6 +92,14 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
   return texts;
 }
 
+std::vector<char> true_on_any_rank(ProcessGroup& group, const std::vector<char>& flags) {
+  const Tensor any = empty({static_cast<int64_t>(flags.size())}, {.dtype = DType::kU8});
+  std::copy(flags.begin(), flags.end(), any.data<uint8_t>());
+  group.all_reduce(any, ReduceOp::kMax)->wait();
+  const uint8_t* at = any.data<uint8_t>();
+  return {at, at + flags.size()};
+}
+
 void check_same_layout(ProcessGroup& group, const std::string& what, const TensorDict& tensors) {
   std::ostringstream layout;
   for (const auto& [name, t] : tensors)
@@ -120,6 +128,14 @@ void check_one_device(const std::string& what, const TensorDict& tensors) {
                   first->second.device(), ", ", item.first, " on ", item.second.device(),
                   "; move it to one, or average the gradients of each device's part by hand");
   }
+}
+
+void check_same_model(const std::string& who, const nn::Module& module, ProcessGroup& group) {
+  TensorDict tensors = module.named_parameters();
+  for (const auto& [name, buffer] : module.named_buffers()) tensors.add(name, buffer);
+  check_one_device(who, tensors);
+  check_same_layout(group, who + ": parameters", module.named_parameters());
+  check_same_layout(group, who + ": buffers", module.named_buffers());
 }
 
 void broadcast_values(ProcessGroup& group, const std::vector<Tensor>& tensors, int root) {

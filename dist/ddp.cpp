@@ -11,11 +11,7 @@ namespace {
 
 // Before the reducer is made: its hooks belong to parameters that agree.
 nn::Module& same_everywhere(nn::Module& module, ProcessGroup& group) {
-  TensorDict tensors = module.named_parameters();
-  for (const auto& [name, buffer] : module.named_buffers()) tensors.add(name, buffer);
-  check_one_device("ddp", tensors);
-  check_same_layout(group, "ddp: parameters", module.named_parameters());
-  check_same_layout(group, "ddp: buffers", module.named_buffers());
+  check_same_model("ddp", module, group);
   std::vector<Tensor> all = module.parameters();
   for (const auto& [name, buffer] : module.named_buffers()) all.push_back(buffer);
   broadcast_values(group, all);

@@ -25,23 +25,11 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string names_text(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
-  return text;
-}
-
 }  // namespace
 
 Reducer::Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptions options)
     : group_(group), options_(options) {
-  TARN_CHECK_AS(
-      ValueError,
-      options_.bucket_cap_mb > 0 && options_.first_bucket_mb > 0 && options_.last_bucket_mb >= 0,
-      "ddp: bucket sizes must be above 0 MiB; got bucket_cap_mb=", options_.bucket_cap_mb,
-      ", first_bucket_mb=", options_.first_bucket_mb, ", last_bucket_mb=", options_.last_bucket_mb);
+  caps().check("ddp");
   comm_hook_ = [](ProcessGroup& g, GradBucket& bucket) {
     return g.all_reduce(bucket.flat, ReduceOp::kAvg);
   };
@@ -65,49 +53,14 @@ Reducer::~Reducer() {
   for (const Param& p : params_) p.tensor.remove_hook(p.hook);
 }
 
-// Fills buckets in this order; a dtype has buckets of its own. The last to arrive have a small
-// bucket of their own, and no other holds more than an eighth of all: little hides the message that
-// leaves when backward is nearly over, nothing the one that leaves after it. The last is not cut
-// again by the limit of those in the middle: several messages would leave at the end.
 void Reducer::build(const std::vector<size_t>& order) {
-  struct Open {
-    DType dtype;
-    size_t bucket;
-    int64_t bytes;
-    bool last;
-  };
-  const auto bytes_of = [&](size_t i) {
-    return params_[i].tensor.numel() * item_size(params_[i].tensor.dtype());
-  };
-  double all = 0;
-  for (size_t i : order) all += static_cast<double>(bytes_of(i));
-  const double first_cap = options_.first_bucket_mb * kMiB;
-  const double later_cap = std::min(options_.bucket_cap_mb * kMiB, std::max(first_cap, all / 8));
-  size_t tail = order.size();
-  for (double left = options_.last_bucket_mb * kMiB; tail > 0; --tail) {
-    left -= static_cast<double>(bytes_of(order[tail - 1]));
-    if (left < 0) break;
-  }
-  std::vector<Open> open;
+  std::vector<Tensor> tensors;
+  for (const Param& p : params_) tensors.push_back(p.tensor);
   buckets_.clear();
-  for (size_t place = 0; place < order.size(); ++place) {
-    const size_t i = order[place];
-    const Tensor& t = params_[i].tensor;
-    const int64_t bytes = bytes_of(i);
-    auto at =
-        std::find_if(open.begin(), open.end(), [&](const Open& o) { return o.dtype == t.dtype(); });
-    if (at == open.end()) at = open.insert(open.end(), {t.dtype(), SIZE_MAX, 0, false});
-    const bool first = at->bucket == 0;
-    const bool last = place >= tail && tail > 0;
-    const double cap = first ? first_cap : later_cap;
-    const bool full = !last && at->bytes > 0 && static_cast<double>(at->bytes + bytes) > cap;
-    if (at->bucket == SIZE_MAX || full || last != at->last) {
-      *at = {t.dtype(), buckets_.size(), 0, last};
-      buckets_.push_back({});
-    }
-    at->bytes += bytes;
-    params_[i].bucket = at->bucket;
-    buckets_[at->bucket].params.push_back(i);
+  for (std::vector<size_t>& params : plan_buckets(tensors, order, caps())) {
+    for (size_t i : params) params_[i].bucket = buckets_.size();
+    buckets_.push_back({});
+    buckets_.back().params = std::move(params);
   }
   const MemoryTagGuard tag(MemoryTag::kGradients);  // .grad of the parameters will lie there
   for (Bucket& b : buckets_) {
@@ -222,14 +175,14 @@ void Reducer::launch(Bucket& b, bool last) {
 // Which parameters got a gradient on any rank. With static_graph, once for all backwards.
 void Reducer::agree_on_use() {
   if (!may_miss() || knows_graph()) return;
-  const Tensor used = empty({static_cast<int64_t>(params_.size())}, {.dtype = DType::kU8});
-  for (size_t i = 0; i < params_.size(); ++i) {
-    params_[i].expected = params_[i].ready;
+  std::vector<char> used;
+  for (Param& p : params_) {
+    p.expected = p.ready;
     // A gradient that an earlier backward left, without a message, counts as well.
-    used.data<uint8_t>()[i] = params_[i].ready || params_[i].tensor.grad().defined();
+    used.push_back(p.ready || p.tensor.grad().defined());
   }
-  group_.all_reduce(used, ReduceOp::kMax)->wait();
-  for (size_t i = 0; i < params_.size(); ++i) params_[i].used = used.data<uint8_t>()[i] > 0;
+  used = true_on_any_rank(group_, used);
+  for (size_t i = 0; i < params_.size(); ++i) params_[i].used = used[i];
   graph_known_ = complete_;
 }
 
@@ -259,9 +212,7 @@ void Reducer::handle_missing() {
     if (may_miss() && !knows_graph()) fill_absent(p);
   }
   if (names.empty() || (may_miss() && !knows_graph())) return;
-  refuse("ddp: " + std::to_string(names.size()) + " of " + std::to_string(params_.size()) +
-         " parameters got no gradient in this backward on rank " + std::to_string(group_.rank()) +
-         ": " + names_text(names) +
+  refuse(missing_text("ddp", names, params_.size(), group_.rank()) +
          (options_.static_graph ? "; with static_graph every backward must use the same parameters "
                                   "as the first: set find_unused_parameters instead"
                                 : "; leave them out of the model, freeze them, or set "

@@ -19,6 +19,7 @@
 
 #include "tarn/core/backend.h"
 #include "tarn/core/tensor_dict.h"
+#include "tarn/dist/buckets.h"
 #include "tarn/dist/group.h"
 
 namespace tarn::dist {
@@ -113,6 +114,9 @@ class Reducer {
     double sent_at = 0;
   };
 
+  BucketCaps caps() const {
+    return {options_.bucket_cap_mb, options_.first_bucket_mb, options_.last_bucket_mb};
+  }
   void build(const std::vector<size_t>& order);
   void rebuild();
   void reset();

@@ -1,0 +1,230 @@
+// zero.cpp - ZeroDataParallel: units of parameters, and the optimizer that updates their shards.
+#include "tarn/dist/zero.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "tarn/autograd/recompute.h"
+#include "tarn/core/factory.h"
+#include "tarn/dist/agree.h"
+#include "tarn/dist/buckets.h"
+#include "tarn/optim/gradients.h"
+
+namespace tarn::dist {
+namespace {
+
+BucketCaps caps_of(const ZeroOptions& options) {
+  return {options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb};
+}
+
+void check_options(const ZeroOptions& options) {
+  TARN_CHECK_AS(ValueError, options.stage >= 1 && options.stage <= 2,
+                "zero: stage must be 1 or 2; got ", options.stage,
+                options.stage == 0 ? "; stage 0 is DistributedDataParallel" : "");
+  caps_of(options).check("zero");
+}
+
+std::string parameter_text(size_t index, const Tensor& param) {
+  return tarn::detail::concat("parameter ", index, "=", param.describe());
+}
+
+}  // namespace
+
+ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options)
+    : module_(module), group_(group), options_(std::move(options)) {
+  check_options(options_);
+  check_same_model("zero", module, group);
+  const TensorDict parameters = module.named_parameters();
+  const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                  [](const auto& item) { return item.second.requires_grad(); });
+  TARN_CHECK_AS(ValueError, trains, "zero: no parameter requires a gradient");
+  for (const auto& [name, buffer] : module.named_buffers()) buffers_.push_back(buffer);
+  // One after the other: a copy of all of them at a time may be what there is no room for.
+  for (const auto& [name, param] : parameters) broadcast_values(group, {param});
+  broadcast_values(group, buffers_);
+  make_units();
+  hook_ = module_.register_forward_pre_hook([this](nn::Module&, const Tensor&) {
+    before_forward();
+    return Tensor();
+  });
+}
+
+ZeroDataParallel::~ZeroDataParallel() {
+  module_.remove_hook(hook_);
+  for (const auto& attached : attachments()) attached->zero = nullptr;
+}
+
+// Buckets in the reverse order of registration, which is about the order of arrival.
+void ZeroDataParallel::make_units() {
+  std::vector<std::string> names;
+  std::vector<Tensor> params;
+  for (const auto& [name, param] : module_.named_parameters()) {
+    by_param_[param.impl().get()] = {};
+    if (!param.requires_grad()) continue;
+    names.push_back(name);
+    params.push_back(param);
+  }
+  std::vector<size_t> order;
+  for (size_t i = params.size(); i-- > 0;) order.push_back(i);
+  std::vector<FlatUnit*> trained;
+  for (const std::vector<size_t>& bucket : plan_buckets(params, order, caps_of(options_))) {
+    TensorDict parameters;
+    for (size_t i : bucket) parameters.add(names[i], params[i]);
+    units_.push_back(std::make_unique<FlatUnit>(group_, parameters, false));
+    trained.push_back(units_.back().get());
+  }
+  for (const auto& unit : units_) {
+    for (const FlatUnit::Member& m : unit->members()) {
+      by_param_[m.param.impl().get()] = by_shard_[m.shard.impl().get()] = {unit.get(), &m};
+    }
+  }
+  reducer_ = std::make_unique<ShardReducer>(
+      group_, std::move(trained),
+      ShardReducerOptions{.keep_buffers = options_.stage == 1,
+                          .find_unused_parameters = options_.find_unused_parameters,
+                          .overlap = options_.overlap});
+  reducer_->set_before_reduce([this] { before_reduce(); });
+}
+
+void ZeroDataParallel::before_forward() {
+  if (!module_.training() || is_recomputing() || !reducer_->sync()) return;
+  if (options_.broadcast_buffers && !buffers_.empty()) broadcast_values(group_, buffers_);
+}
+
+void ZeroDataParallel::before_reduce() {
+  TARN_CHECK_AS(ValueError, reducer_->passes() == 0 || !attachments().empty(),
+                "zero: a second backward, and no optimizer is attached; make one of zero.shards() "
+                "and call zero.attach(optimizer), so that the parameters follow its steps");
+}
+
+TensorDict ZeroDataParallel::named_shards() const {
+  TensorDict shards;
+  for (const auto& [name, param] : module_.named_parameters()) {
+    const auto found = by_param_.find(param.impl().get());
+    if (found != by_param_.end() && found->second.unit && param.requires_grad()) {
+      shards.add(name, found->second.member->shard);
+    }
+  }
+  return shards;
+}
+
+std::vector<Tensor> ZeroDataParallel::shards() const {
+  std::vector<Tensor> list;
+  for (const auto& [name, shard] : named_shards()) list.push_back(shard);
+  return list;
+}
+
+std::vector<Tensor> ZeroDataParallel::shard(const std::vector<Tensor>& params) const {
+  std::vector<Tensor> list;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const auto found = by_param_.find(params[i].impl().get());
+    TARN_CHECK_AS(ValueError, found != by_param_.end(), "shard: ", parameter_text(i, params[i]),
+                  " is not a parameter of the module");
+    list.push_back(found->second.unit ? found->second.member->shard : params[i]);
+  }
+  return list;
+}
+
+std::vector<std::shared_ptr<ZeroDataParallel::Attachment>> ZeroDataParallel::attachments() const {
+  std::vector<std::shared_ptr<Attachment>> alive;
+  for (const auto& weak : attached_) {
+    if (auto attached = weak.lock()) alive.push_back(std::move(attached));
+  }
+  return alive;
+}
+
+void ZeroDataParallel::attach(optim::Optimizer& optimizer) {
+  const std::vector<Tensor> params = optimizer.params();
+  const auto attached = std::make_shared<Attachment>(Attachment{this, &optimizer, {}});
+  std::unordered_set<FlatUnit*> units;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const TensorImpl* impl = params[i].impl().get();
+    if (const auto shard = by_shard_.find(impl); shard != by_shard_.end()) {
+      units.insert(shard->second.unit);
+      continue;
+    }
+    const auto whole = by_param_.find(impl);
+    TARN_CHECK_AS(ValueError, whole != by_param_.end(), "attach: the optimizer's ",
+                  parameter_text(i, params[i]), " is not a shard of this module's parameters");
+    TARN_CHECK_AS(ValueError, !whole->second.unit, "attach: the optimizer's ",
+                  parameter_text(i, params[i]), " is the whole of ", whole->second.member->name,
+                  "; make the optimizer of zero.shards(), or of zero.shard(groups)");
+  }
+  for (const auto& other : attachments()) {
+    TARN_CHECK_AS(ValueError, other->optimizer != &optimizer,
+                  "attach: this optimizer is attached already");
+    for (const Tensor& theirs : other->optimizer->params()) {
+      const bool both = std::any_of(params.begin(), params.end(), [&](const Tensor& mine) {
+        return mine.is_same(theirs) && by_shard_.contains(mine.impl().get());
+      });
+      TARN_CHECK_AS(ValueError, !both, "attach: another optimizer that is attached updates ",
+                    both ? by_shard_.at(theirs.impl().get()).member->name : "", " already");
+    }
+  }
+  for (const auto& unit : units_) {  // in an order that all ranks share
+    if (units.contains(unit.get())) attached->units.push_back(unit.get());
+  }
+  optimizer.register_step_pre_hook([attached](optim::Optimizer&) {
+    if (attached->zero) attached->zero->before_step(*attached);
+  });
+  optimizer.register_step_post_hook([attached](optim::Optimizer&) {
+    if (attached->zero) attached->zero->after_step(*attached);
+  });
+  optimizer.register_zero_grad_hook([attached](optim::Optimizer&) {
+    if (attached->zero) attached->zero->reducer_->zero_grad();
+  });
+  attached_.push_back(attached);
+}
+
+void ZeroDataParallel::before_step(const Attachment& attached) {
+  for (FlatUnit* unit : attached.units) unit->take_written();
+}
+
+void ZeroDataParallel::after_step(const Attachment& attached) {
+  for (FlatUnit* unit : attached.units) {
+    unit->shards_changed();
+    unit->start_gather();
+  }
+  for (FlatUnit* unit : attached.units) unit->wait_gathered();
+}
+
+// Norms of norms, in the order of ranks.
+optim::NormAgreement ZeroDataParallel::norm_agreement() {
+  return {.total =
+              [&group = group_](double norm, double norm_type) {
+                const Tensor all = empty({group.size()}, {.dtype = DType::kF64});
+                group.all_gather(all, full({1}, norm, {.dtype = DType::kF64}))->wait();
+                return optim::detail::total_norm(all.to_vector<double>(), norm_type);
+              },
+          .first =
+              [&group = group_](const std::string& text) {
+                const auto texts = all_gather_text(group, text);
+                const auto said = std::find_if(texts.begin(), texts.end(),
+                                               [](const auto& t) { return !t.empty(); });
+                return said == texts.end() ? std::string() : *said;
+              }};
+}
+
+double ZeroDataParallel::clip_grad_norm_(double max_norm, double norm_type,
+                                         bool error_if_nonfinite) {
+  const optim::NormAgreement ranks = norm_agreement();
+  return optim::clip_grad_norm_(named_shards(), max_norm, norm_type, error_if_nonfinite, &ranks);
+}
+
+double ZeroDataParallel::grad_norm(double norm_type) {
+  const optim::NormAgreement ranks = norm_agreement();
+  return optim::grad_norm(shards(), norm_type, &ranks);
+}
+
+void ZeroDataParallel::agree(optim::GradScaler& scaler) {
+  scaler.set_agreement(
+      [&group = group_](bool found) { return true_on_any_rank(group, {found})[0] != 0; },
+      norm_agreement());
+}
+
+void ZeroDataParallel::check_replicas() {
+  check_same_values(group_, "zero", module_.named_parameters());
+}
+
+}  // namespace tarn::dist
