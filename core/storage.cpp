@@ -14,16 +14,16 @@ Ref<Storage> Storage::wrap(void* data, size_t bytes, Device device, std::functio
   return storage;
 }
 
-void Storage::drop_memory(const char* why) {
+void Storage::drop_memory(const WhyAway& why) {
+  delete std::exchange(why_away_, new WhyAway(why));
   deallocate(std::exchange(allocation_, {}), device_);
-  why_away_ = why;
 }
 
 void Storage::adopt(Storage& fresh) {
   TARN_ASSERT(fresh.bytes_ == bytes_ && fresh.device_ == device_ && !fresh.release_);
   deallocate(allocation_, device_);
   allocation_ = std::exchange(fresh.allocation_, {});
-  why_away_ = nullptr;
+  delete std::exchange(why_away_, nullptr);
 }
 
 Storage::~Storage() {
@@ -32,6 +32,7 @@ Storage::~Storage() {
     delete release_;
     return;
   }
+  delete why_away_;
   deallocate(allocation_, device_);  // nothing for wrapped memory: its size is 0
 }
 

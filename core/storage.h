@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "tarn/core/allocator.h"
 #include "tarn/core/device.h"
@@ -40,15 +41,17 @@ class Storage : public RefCounted<Storage> {
       version_.store(replaced.version() + 1, std::memory_order_relaxed);
     }
   }
+  /// Text of the error that a tensor beginning at this element cannot be read.
+  using WhyAway = std::function<std::string(int64_t offset)>;
   /// Gives the memory back while tensors go on viewing the storage. Until adopt() they cannot be
-  /// read: Tensor::data() throws ValueError that says `why`, a literal. The version stays as it is.
-  /// Not for wrapped memory.
-  void drop_memory(const char* why);
+  /// read: Tensor::data() throws ValueError that says `why`. The version stays as it is. Not for
+  /// wrapped memory.
+  void drop_memory(const WhyAway& why);
   /// Takes the memory of `fresh`, of the same size, which then has none: the values that were there
   /// when memory was dropped.
   void adopt(Storage& fresh);
-  /// What drop_memory said; null where the memory is there.
-  const char* why_away() const { return why_away_; }
+  bool is_away() const { return why_away_ != nullptr; }
+  const WhyAway* why_away() const { return why_away_; }
   /// In-place writes that went on the tape: views taken before them have a stale history.
   uint32_t recorded_writes() const { return recorded_writes_; }
   void bump_recorded_writes() { ++recorded_writes_; }
@@ -69,7 +72,7 @@ class Storage : public RefCounted<Storage> {
   Allocation allocation_;
   size_t bytes_;
   std::function<void()>* release_ = nullptr;
-  const char* why_away_ = nullptr;
+  const WhyAway* why_away_ = nullptr;  // owned
   std::atomic<uint32_t> version_{0};
   uint32_t recorded_writes_ = 0;
   Device device_;

@@ -42,9 +42,10 @@ void TensorImpl::update_layout() {
 }
 
 void detail::check_has_memory(const TensorImpl& tensor) {
-  const char* why = tensor.storage->why_away();
-  TARN_CHECK_AS(ValueError, !why || tensor.numel == 0, why, "; got ", tensor.sizes, " ",
-                tensor.dtype, " ", tensor.storage->device());
+  const Storage::WhyAway* why = tensor.storage->why_away();
+  if (!why || tensor.numel == 0) return;
+  fail<ValueError>((*why)(tensor.offset), "; got ", tensor.sizes, " ", tensor.dtype, " ",
+                   tensor.storage->device());
 }
 
 void detail::fail_undefined(const char* member) {

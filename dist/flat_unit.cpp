@@ -2,6 +2,8 @@
 #include "tarn/dist/flat_unit.h"
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "tarn/core/factory.h"
@@ -12,10 +14,6 @@ namespace tarn::dist {
 namespace {
 
 constexpr int64_t kAlignment = 64;  // bytes
-constexpr const char* kAway =
-    "ZeRO stage 3: this parameter is sharded, and only its owners' pieces are in memory; call the "
-    "module as a function, or read it inside zero.gathered()";
-
 int64_t aligned(int64_t numel, DType dtype) {
   const int64_t unit = std::max<int64_t>(1, kAlignment / item_size(dtype));
   return (numel + unit - 1) / unit * unit;
@@ -65,7 +63,22 @@ FlatUnit::FlatUnit(ProcessGroup& group, const TensorDict& parameters, bool shard
     m.shard.set_requires_grad(m.param.requires_grad());
   }
   seen_ = flat_.version();
+  if (!sharded_) return;
+  why_away_ = why_away();
   release();
+}
+
+// The parameters may outlive this object.
+Storage::WhyAway FlatUnit::why_away() const {
+  std::vector<std::pair<int64_t, std::string>> names;
+  for (const Member& m : members_) names.emplace_back(m.offset, m.name);
+  return [names = std::make_shared<const decltype(names)>(std::move(names))](int64_t offset) {
+    const auto next = std::find_if(names->begin() + 1, names->end(),
+                                   [&](const auto& name) { return name.first > offset; });
+    return "ZeRO stage 3: " + std::prev(next)->second +
+           " is sharded, and its whole is not in memory now; call the module as a function, or "
+           "read it inside zero.gathered()";
+  };
 }
 
 Span FlatUnit::owned(const Member& member, int rank) const {
@@ -120,7 +133,7 @@ void FlatUnit::release() {
   if (!sharded_) return;
   wait_gathered();
   whole_ = false;
-  flat_.storage()->drop_memory(kAway);
+  flat_.storage()->drop_memory(why_away_);
 }
 
 bool FlatUnit::take_written() {

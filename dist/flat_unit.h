@@ -42,6 +42,8 @@ class FlatUnit {
   const std::vector<Member>& members() const { return members_; }
   /// Whether its parameters required a gradient when it was made: all of them do, or none.
   bool trained() const { return members_[0].shard.requires_grad(); }
+  /// False once somebody gave a parameter other memory, as by converting its module.
+  bool holds(const Member& member) const { return member.param.storage() == flat_.storage(); }
   /// Elements of a rank's piece.
   int64_t chunk() const { return chunk_; }
   int64_t numel() const { return flat_.numel(); }
@@ -70,6 +72,7 @@ class FlatUnit {
 
  private:
   Tensor piece() const;
+  Storage::WhyAway why_away() const;
 
   ProcessGroup& group_;
   bool sharded_;
@@ -79,6 +82,7 @@ class FlatUnit {
   Tensor own_;       // [chunk], sharded: memory of the shards
   Tensor arriving_;  // sharded: the buffer on its way, in memory that becomes flat_'s
   WorkPtr work_;
+  Storage::WhyAway why_away_;  // of a parameter whose memory was given back
   bool whole_ = true;
   uint32_t seen_ = 0;  // flat_'s version when it last held what the shards hold
 };

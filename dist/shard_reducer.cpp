@@ -69,6 +69,8 @@ void ShardReducer::arrived(size_t index) {
   if (phase_ == Phase::kIdle || pass_.expired()) begin();
   Param& p = params_[index];
   Unit& unit = units_[p.unit];
+  TARN_CHECK_AS(ValueError, unit.flat->holds(*p.member), "zero: ", p.member->name,
+                " was converted or moved after ZeroDataParallel was made; do that before");
   p.ready = true;
   if (phase_ == Phase::kReducing) take_gradient(p);
   if (--unit.pending > 0) return;

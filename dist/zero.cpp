@@ -2,7 +2,7 @@
 #include "tarn/dist/zero.h"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 #include <unordered_set>
 
 #include "tarn/autograd/recompute.h"
@@ -19,8 +19,8 @@ BucketCaps caps_of(const ZeroOptions& options) {
 }
 
 void check_options(const ZeroOptions& options) {
-  TARN_CHECK_AS(ValueError, options.stage >= 1 && options.stage <= 2,
-                "zero: stage must be 1 or 2; got ", options.stage,
+  TARN_CHECK_AS(ValueError, options.stage >= 1 && options.stage <= 3,
+                "zero: stage must be 1, 2 or 3; got ", options.stage,
                 options.stage == 0 ? "; stage 0 is DistributedDataParallel" : "");
   caps_of(options).check("zero");
 }
@@ -36,6 +36,10 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
   check_options(options_);
   check_same_model("zero", module, group);
   const TensorDict parameters = module.named_parameters();
+  for (const auto& [name, param] : parameters) {
+    TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
+                  " belongs to another ZeroDataParallel of stage 3 already");
+  }
   const bool trains = std::any_of(parameters.begin(), parameters.end(),
                                   [](const auto& item) { return item.second.requires_grad(); });
   TARN_CHECK_AS(ValueError, trains, "zero: no parameter requires a gradient");
@@ -43,7 +47,7 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
   // One after the other: a copy of all of them at a time may be what there is no room for.
   for (const auto& [name, param] : parameters) broadcast_values(group, {param});
   broadcast_values(group, buffers_);
-  make_units();
+  make_reducer(options_.stage == 3 ? make_module_units() : make_buckets());
   hook_ = module_.register_forward_pre_hook([this](nn::Module&, const Tensor&) {
     before_forward();
     return Tensor();
@@ -55,8 +59,17 @@ ZeroDataParallel::~ZeroDataParallel() {
   for (const auto& attached : attachments()) attached->zero = nullptr;
 }
 
-// Buckets in the reverse order of registration, which is about the order of arrival.
-void ZeroDataParallel::make_units() {
+FlatUnit* ZeroDataParallel::add_unit(const TensorDict& parameters) {
+  units_.push_back(std::make_unique<FlatUnit>(group_, parameters, options_.stage == 3));
+  FlatUnit* unit = units_.back().get();
+  for (const FlatUnit::Member& m : unit->members()) {
+    by_param_[m.param.impl().get()] = by_shard_[m.shard.impl().get()] = {unit, &m};
+  }
+  return unit;
+}
+
+// In the reverse order of registration, which is about the order in which gradients come.
+std::vector<FlatUnit*> ZeroDataParallel::make_buckets() {
   std::vector<std::string> names;
   std::vector<Tensor> params;
   for (const auto& [name, param] : module_.named_parameters()) {
@@ -67,24 +80,50 @@ void ZeroDataParallel::make_units() {
   }
   std::vector<size_t> order;
   for (size_t i = params.size(); i-- > 0;) order.push_back(i);
-  std::vector<FlatUnit*> trained;
+  std::vector<FlatUnit*> buckets;
   for (const std::vector<size_t>& bucket : plan_buckets(params, order, caps_of(options_))) {
     TensorDict parameters;
     for (size_t i : bucket) parameters.add(names[i], params[i]);
-    units_.push_back(std::make_unique<FlatUnit>(group_, parameters, false));
-    trained.push_back(units_.back().get());
+    buckets.push_back(add_unit(parameters));
   }
-  for (const auto& unit : units_) {
-    for (const FlatUnit::Member& m : unit->members()) {
-      by_param_[m.param.impl().get()] = by_shard_[m.shard.impl().get()] = {unit.get(), &m};
+  return buckets;
+}
+
+// A module's parameters of each dtype, those with gradients apart: only they have buffers for them.
+// The root's gradients come last: it holds what the model uses first.
+std::vector<FlatUnit*> ZeroDataParallel::make_module_units() {
+  const UnitRule rule = options_.unit ? options_.unit : list_members(options_.min_unit_numel);
+  std::vector<UnitGather::Unit> units;
+  std::vector<FlatUnit*> trained;
+  for (const UnitPlan& plan : plan_units(module_, rule)) {
+    std::map<std::pair<DType, bool>, TensorDict> kinds;
+    for (const auto& [name, param] : plan.parameters) {
+      kinds[{param.dtype(), param.requires_grad()}].add(name, param);
+    }
+    units.push_back({plan.module, {}});
+    for (const auto& [kind, parameters] : kinds) {
+      units.back().flats.push_back(add_unit(parameters));
+      if (units_.back()->trained()) trained.push_back(units_.back().get());
     }
   }
+  std::reverse(trained.begin(), trained.end());
+  gather_ = std::make_unique<UnitGather>(std::move(units), options_.prefetch);
+  return trained;
+}
+
+void ZeroDataParallel::make_reducer(std::vector<FlatUnit*> trained) {
+  // Where ranks use other parameters, their gradients come between other gathers.
+  const bool overlap =
+      options_.overlap && !(options_.stage == 3 && options_.find_unused_parameters);
   reducer_ = std::make_unique<ShardReducer>(
       group_, std::move(trained),
       ShardReducerOptions{.keep_buffers = options_.stage == 1,
                           .find_unused_parameters = options_.find_unused_parameters,
-                          .overlap = options_.overlap});
+                          .overlap = overlap});
   reducer_->set_before_reduce([this] { before_reduce(); });
+  if (gather_) {
+    reducer_->set_unit_done([this](FlatUnit& unit) { gather_->gradients_done(unit); });
+  }
 }
 
 void ZeroDataParallel::before_forward() {
@@ -102,7 +141,7 @@ TensorDict ZeroDataParallel::named_shards() const {
   TensorDict shards;
   for (const auto& [name, param] : module_.named_parameters()) {
     const auto found = by_param_.find(param.impl().get());
-    if (found != by_param_.end() && found->second.unit && param.requires_grad()) {
+    if (found != by_param_.end() && found->second.unit && found->second.unit->trained()) {
       shards.add(name, found->second.member->shard);
     }
   }
@@ -141,7 +180,7 @@ void ZeroDataParallel::attach(optim::Optimizer& optimizer) {
   for (size_t i = 0; i < params.size(); ++i) {
     const TensorImpl* impl = params[i].impl().get();
     if (const auto shard = by_shard_.find(impl); shard != by_shard_.end()) {
-      units.insert(shard->second.unit);
+      if (shard->second.unit->trained()) units.insert(shard->second.unit);
       continue;
     }
     const auto whole = by_param_.find(impl);
@@ -178,13 +217,17 @@ void ZeroDataParallel::attach(optim::Optimizer& optimizer) {
 }
 
 void ZeroDataParallel::before_step(const Attachment& attached) {
+  TARN_CHECK_AS(ValueError, !gather_ || !gather_->held(),
+                "zero: a step inside zero.gathered() would leave the gathered parameters behind; "
+                "end the guard first");
   for (FlatUnit* unit : attached.units) unit->take_written();
 }
 
+// Stage 3 gathers what is used, when it is used.
 void ZeroDataParallel::after_step(const Attachment& attached) {
   for (FlatUnit* unit : attached.units) {
     unit->shards_changed();
-    unit->start_gather();
+    if (!gather_) unit->start_gather();
   }
   for (FlatUnit* unit : attached.units) unit->wait_gathered();
 }
@@ -224,6 +267,7 @@ void ZeroDataParallel::agree(optim::GradScaler& scaler) {
 }
 
 void ZeroDataParallel::check_replicas() {
+  const Gathered whole = gathered();
   check_same_values(group_, "zero", module_.named_parameters());
 }
 

@@ -22,6 +22,14 @@
 //   DDP      parameters 4 P      gradients 4 P              optimizer 8 P
 //   stage 1  parameters 4 P      gradients 4 P + 4 P / W    optimizer 8 P / W
 //   stage 2  parameters 4 P      gradients 4 P / W          optimizer 8 P / W
+//   stage 3  parameters 4 P / W  gradients 4 P / W          optimizer 8 P / W
+// Stage 3 gathers the parameters of a unit, a block of the model, when its module is called and
+// when backward comes to it, and gives them back afterwards (unit_gather.h). To read or write
+// parameters at other times:
+//   {
+//     const auto whole = zero.gathered();  // on all ranks
+//     net.load_state_dict(...);
+//   }
 // Source: Rajbhandari et al. 2020, arXiv:1910.02054.
 #pragma once
 
@@ -35,6 +43,8 @@
 
 #include "tarn/dist/flat_unit.h"
 #include "tarn/dist/shard_reducer.h"
+#include "tarn/dist/unit_gather.h"
+#include "tarn/dist/unit_plan.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/clip.h"
 #include "tarn/optim/optimizer.h"
@@ -44,26 +54,37 @@ namespace tarn::dist {
 
 struct ZeroOptions {
   /// What is sharded. 1: the optimizer's state. 2: gradients too; the buffers in which they travel
-  /// are given back as soon as they were sent.
+  /// are given back as soon as they were sent. 3: parameters too.
   int stage = 2;
   double bucket_cap_mb = 25, first_bucket_mb = 1, last_bucket_mb = 1;  ///< as DdpOptions
   bool find_unused_parameters = false;                                 ///< as DdpOptions
   bool broadcast_buffers = true;  ///< rank 0's, before each forward in training
   bool overlap = true;            ///< communicate during backward
+
+  // ---- of stage 3
+  /// The modules whose parameters come and go together; what is left stays from the model's forward
+  /// to the end of its backward. Empty: members of lists (ModuleList, Sequential) with at least
+  /// min_unit_numel parameters.
+  UnitRule unit = {};
+  int64_t min_unit_numel = 100000;
+  bool prefetch = true;  ///< gather the next unit while one computes
 };
 
 /// Works with frozen and shared parameters, several forwards before a backward, recomputation,
 /// gradient accumulation and half-precision parameters. After a backward that synchronised, the
 /// gradients are those of the shards, and the parameters' own are gone; further backwards add to
-/// them. Every rank runs the same number of backwards. Not thread-safe.
+/// them. Every rank runs the same number of backwards, and in stage 3 calls the same units in the
+/// same order, also without gradients; modules are called as functions there, since hooks gather.
+/// Not thread-safe.
 class ZeroDataParallel {
  public:
   /// All ranks call it. Throws ValueError for another stage or bucket sizes that are not above 0,
   /// if no parameter requires a gradient, and, on all ranks, if the models differ, naming the first
   /// parameter or buffer; DeviceError if this rank's module is spread over several devices. Then it
   /// gives everyone rank 0's values and moves the parameters that require a gradient now to
-  /// buffers: they stay the same tensors. module and group outlive it; optimizers may go before it
-  /// or after.
+  /// buffers (stage 3: all of them): they stay the same tensors, and are converted or moved no
+  /// longer. module and group outlive it; optimizers may go before it or after. Parameters of stage
+  /// 3 cannot be read after it is gone.
   ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options = {});
   ~ZeroDataParallel();
   ZeroDataParallel(const ZeroDataParallel&) = delete;
@@ -118,6 +139,25 @@ class ZeroDataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
+  /// While the guard lives, stage 3 has all parameters in memory; other stages have them anyway.
+  /// All ranks make one. What is written to the parameters meanwhile, the same on all ranks, goes
+  /// to the shards at its end. An attached optimizer does not step within it.
+  class Gathered {
+   public:
+    explicit Gathered(UnitGather* units) : units_(units) {
+      if (units_) units_->hold();
+    }
+    ~Gathered() {
+      if (units_) units_->let_go();
+    }
+    Gathered(Gathered&& other) noexcept : units_(std::exchange(other.units_, nullptr)) {}
+    Gathered& operator=(Gathered&&) = delete;
+
+   private:
+    UnitGather* units_;
+  };
+  [[nodiscard]] Gathered gathered() { return Gathered(gather_.get()); }
+
   /// optim::clip_grad_norm_ and grad_norm of the gradients of all shards of all ranks, which all
   /// call it and get the same. The norm is summed in f64, shard by shard, so that its last bits
   /// depend on the cut.
@@ -153,7 +193,10 @@ class ZeroDataParallel {
   };
   using PlaceOf = std::unordered_map<const TensorImpl*, Place>;
 
-  void make_units();
+  std::vector<FlatUnit*> make_buckets();
+  std::vector<FlatUnit*> make_module_units();
+  FlatUnit* add_unit(const TensorDict& parameters);
+  void make_reducer(std::vector<FlatUnit*> trained);
   void before_forward();
   void before_reduce();
   void before_step(const Attachment& attached);
@@ -167,9 +210,10 @@ class ZeroDataParallel {
   ProcessGroup& group_;
   ZeroOptions options_;
   std::vector<Tensor> buffers_;
-  std::vector<std::unique_ptr<FlatUnit>> units_;  // in the order in which gradients come
+  std::vector<std::unique_ptr<FlatUnit>> units_;
   PlaceOf by_param_, by_shard_;
   std::unique_ptr<ShardReducer> reducer_;
+  std::unique_ptr<UnitGather> gather_;  // of stage 3
   std::vector<std::weak_ptr<Attachment>> attached_;
   int64_t hook_ = 0;
 };

@@ -16,7 +16,8 @@ TEST(ZeroErrors, of_options_and_models) {
     ZeroNet net;
     EXPECT_THROWS_WITH(ZeroDataParallel(net, group, {.stage = 0}), ValueError,
                        "got 0; stage 0 is DistributedDataParallel");
-    EXPECT_THROWS_WITH(ZeroDataParallel(net, group, {.stage = 4}), ValueError, "; got 4");
+    EXPECT_THROWS_WITH(ZeroDataParallel(net, group, {.stage = 4}), ValueError,
+                       "zero: stage must be 1, 2 or 3; got 4");
     EXPECT_THROWS_WITH(
         ZeroDataParallel(net, group, {.bucket_cap_mb = 0}), ValueError,
         "zero: bucket sizes must be above 0 MiB; got bucket_cap_mb=0, first_bucket_mb=1");

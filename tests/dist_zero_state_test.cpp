@@ -1,5 +1,6 @@
 // dist_zero_state_test.cpp - ZeRO: optimizer state for any number of ranks, master copies, memory.
 #include <array>
+#include <atomic>
 
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/tests/dist_zero_tools.h"
@@ -26,13 +27,17 @@ struct Saved {
 };
 
 Saved save(ZeroRank& rank) {
+  const auto whole = rank.gathered();
   return {copy_of(rank.net.state_dict()), rank.zero
                                               ? rank.zero->full_optimizer_state(*rank.optimizer)
                                               : copy_of(rank.optimizer->state_dict())};
 }
 
 void load(ZeroRank& rank, const Saved& saved, int step) {
-  rank.net.load_state_dict(saved.model);
+  {
+    const auto whole = rank.gathered();
+    rank.net.load_state_dict(saved.model);
+  }
   if (rank.zero) {
     rank.zero->load_optimizer_state(*rank.optimizer, saved.optimizer);
   } else {
@@ -91,7 +96,7 @@ TEST(ZeroState, saved_at_4_ranks_continues_at_any_number_and_stage) {
       wanted = rank.values();
       wanted_bits = weights;
     });
-    for (int stage : {0, 1, 2}) {
+    for (int stage : {0, 1, 2, 3}) {
       for (int ranks : {1, 2, 3, 4}) {
         plan.stage = stage;
         plan.ranks = ranks;
@@ -114,9 +119,9 @@ TEST(ZeroState, saved_at_4_ranks_continues_at_any_number_and_stage) {
 
 TEST(ZeroState, of_groups_that_decay_and_do_not) {
   ZeroPlan plan{.stage = 0, .ranks = 2, .frozen = true};
-  std::array<std::string, 3> weights;
-  std::array<TensorDict, 3> states;
-  for (int stage : {0, 1, 2}) {
+  std::array<std::string, 4> weights;
+  std::array<TensorDict, 4> states;
+  for (int stage : {0, 1, 2, 3}) {
     plan.stage = stage;
     run_local(2, [&](ProcessGroup& group) {
       ZeroNet net(plan);
@@ -138,12 +143,14 @@ TEST(ZeroState, of_groups_that_decay_and_do_not) {
       }
       const TensorDict state =
           zero ? zero->full_optimizer_state(adamw) : copy_of(adamw.state_dict());
+      std::optional<ZeroDataParallel::Gathered> whole;
+      if (zero) whole.emplace(zero->gathered());
       if (group.rank() > 0) return;
       for (const Tensor& p : net.parameters()) weights[stage] += bits(p);
       states[stage] = state;
     });
   }
-  for (int stage : {1, 2}) {
+  for (int stage : kZeroStages) {
     EXPECT_EQ(weights[stage], weights[0]);
     expect_same(states[stage], states[0]);
   }
@@ -192,20 +199,22 @@ TEST(ZeroState, that_does_not_fit_is_listed_and_changes_nothing) {
 
 TEST(ZeroMasters, take_over_what_others_write_to_the_parameters) {
   ZeroPlan plan{.stage = 0, .ranks = 2, .adam = true, .dtype = DType::kBF16};
-  std::array<size_t, 3> weights{};
-  for (int stage : {0, 1, 2}) {
+  std::array<size_t, 4> weights{};
+  for (int stage : {0, 1, 2, 3}) {
     plan.stage = stage;
     run_local(2, [&](ProcessGroup& group) {
       ZeroRank rank(plan, group);
       rank.train(2);
-      rank.net.load_state_dict(ZeroNet(plan, 77).state_dict());
+      {
+        const auto whole = rank.gathered();
+        rank.net.load_state_dict(ZeroNet(plan, 77).state_dict());
+      }
       rank.train(4);
       const size_t here = rank.weights();
       if (group.rank() == 0) weights[stage] = here;
     });
   }
-  EXPECT_EQ(weights[1], weights[0]);
-  EXPECT_EQ(weights[2], weights[0]);
+  for (int stage : kZeroStages) EXPECT_EQ(weights[stage], weights[0]) << stage;
 }
 
 // Many numbers, in a few layers.
@@ -238,7 +247,7 @@ Held held_by(int stage, int ranks) {
     if (stage == 0) {
       ddp.emplace(net, group);
     } else {
-      zero.emplace(net, group, ZeroOptions{.stage = stage});
+      zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1000});
     }
     optim::AdamW adamw(zero ? zero->shards() : net.parameters());
     if (zero) zero->attach(adamw);
@@ -271,6 +280,48 @@ TEST(ZeroMemory, is_what_the_stages_promise) {
   expect(held_by(0, 4), {4, 4, 8});
   expect(held_by(1, 4), {4, 4 + 1, 2});
   expect(held_by(2, 4), {4, 1, 2});
+  expect(held_by(3, 4), {1, 1, 2});
+}
+
+// Layers are an eighth of the model each, and four ranks own all of it together.
+TEST(ZeroMemory, of_stage_3_is_that_of_the_pieces_and_few_units) {
+  for (bool prefetch : {false, true}) {
+    const auto tag = static_cast<size_t>(MemoryTag::kParameters);
+    const int64_t before = memory_stats().by_tag[tag];
+    std::atomic<int64_t> most = 0;
+    run_local(4, [&](ProcessGroup& group) {
+      Wide net;
+      ZeroDataParallel zero(net, group, {.stage = 3, .min_unit_numel = 1000, .prefetch = prefetch});
+      optim::SGD sgd(zero.shards());
+      zero.attach(sgd);
+      group.barrier()->wait();
+      const auto look = [&] {
+        int64_t seen = most;
+        const int64_t now = memory_stats().by_tag[tag] - before;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+      };
+      for (nn::Linear* layer : net.layers) {
+        layer->register_forward_hook([&](nn::Module&, const Tensor&, const Tensor& y) {
+          y.register_hook([&](const Tensor&) {
+            look();
+            return Tensor();
+          });
+          look();
+          return Tensor();
+        });
+      }
+      for (int step = 0; step < 3; ++step) {
+        sgd.zero_grad();
+        sum(net(ones({2, 256}))).backward();
+        sgd.step();
+        group.barrier()->wait();
+      }
+    });
+    const double model = 4.0 * static_cast<double>(Wide().num_parameters());
+    const double units = prefetch ? 3 : 2;  // the one that computes, the next, one that goes
+    EXPECT_LT(static_cast<double>(most.load()), 1.05 * (1 + 4 * units / 8) * model);
+  }
 }
 
 }  // namespace

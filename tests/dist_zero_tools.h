@@ -125,7 +125,9 @@ inline ZeroOptions zero_options(const ZeroPlan& plan) {
           .first_bucket_mb = plan.bucket_mb,
           .last_bucket_mb = 0.1 / 1024,
           .find_unused_parameters = plan.unused,
-          .overlap = plan.overlap};
+          .overlap = plan.overlap,
+          .min_unit_numel = 10,
+          .prefetch = plan.prefetch};
 }
 
 inline std::unique_ptr<optim::Optimizer> zero_optimizer(const ZeroPlan& plan,
@@ -161,6 +163,10 @@ struct ZeroRank {
     optimizer = zero_optimizer(plan, zero ? zero->shards() : trained());
     if (zero) zero->attach(*optimizer);
     if (zero) zero->agree(scaler);
+  }
+  std::optional<ZeroDataParallel::Gathered> gathered() {
+    if (zero) return zero->gathered();
+    return {};
   }
   std::vector<Tensor> trained() const {
     std::vector<Tensor> list;
@@ -199,6 +205,7 @@ struct ZeroRank {
   }
   /// Stands for the bits of the parameters, and of rank 0's buffers.
   size_t weights() {
+    const auto whole = gathered();
     std::string all;
     for (const Tensor& p : net.parameters()) all += bits(p);
     const Tensor buffers = net.bn.running_var.clone();
@@ -206,6 +213,7 @@ struct ZeroRank {
     return std::hash<std::string>()(all + bits(buffers));
   }
   std::vector<double> values() {
+    const auto whole = gathered();
     std::vector<double> all;
     for (const auto& [name, tensor] : net.state_dict()) {
       const auto part = tensor.to_vector<double>();
@@ -228,6 +236,6 @@ inline size_t zero_train(const ZeroPlan& plan, const std::string& transport = "l
 }
 
 /// The same stages of sharding, from 1 on.
-inline constexpr int kZeroStages[] = {1, 2};
+inline constexpr int kZeroStages[] = {1, 2, 3};
 
 }  // namespace tarn::dist::test

@@ -1,0 +1,364 @@
+// dist_zero_stage3_test.cpp - ZeRO stage 3: parameters that come and go, and what finds them away.
+#include <sstream>
+
+#include "tarn/autograd/engine.h"
+#include "tarn/autograd/grad_mode.h"
+#include "tarn/core/raw_elementwise.h"
+#include "tarn/nn/models/gpt.h"
+#include "tarn/nn/models/resnet.h"
+#include "tarn/tests/dist_zero_tools.h"
+#include "tarn/tests/tests_throws.h"
+
+namespace tarn::dist {
+namespace {
+
+using test::bits;
+using test::ZeroNet;
+using test::ZeroPlan;
+using test::ZeroRank;
+
+constexpr const char* kAway =
+    "ZeRO stage 3: in.weight is sharded, and its whole is not in memory now; call the module as a "
+    "function, or read it inside zero.gathered(); got [";
+
+const ZeroPlan kPlan{.stage = 3, .ranks = 2};
+
+bool is_away(const Tensor& p) {
+  return p.storage()->is_away();
+}
+
+std::string bits_of(const std::vector<Tensor>& tensors) {
+  std::string all;
+  for (const Tensor& t : tensors) all += bits(t);
+  return all;
+}
+
+TEST(ZeroStage3, reading_what_is_away_is_one_clear_error) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroRank rank(kPlan, group);
+    const Tensor w = rank.net.in.weight, x = ones({2, 5});
+    for (const Tensor& p : rank.net.parameters()) EXPECT_TRUE(is_away(p));
+    EXPECT_EQ(w.sizes(), (Shape{7, 5}));
+    EXPECT_THROWS_WITH(w.to_vector<float>(), ValueError, kAway);
+    EXPECT_THROWS_WITH(w + 1.0, ValueError, kAway);
+    EXPECT_THROWS_WITH(linear(x, w), ValueError, kAway);
+    EXPECT_THROWS_WITH(sum(w), ValueError, kAway);
+    EXPECT_THROWS_WITH(w.detach().clone(), ValueError, kAway);
+    EXPECT_THROWS_WITH(bits(w), ValueError, kAway);
+    EXPECT_THROWS_WITH(std::ostringstream() << w, ValueError, kAway);
+    EXPECT_THROWS_WITH(rank.net.forward(x), ValueError, kAway);  // not called as a function
+    EXPECT_THROWS_WITH(rank.net.load_state_dict(ZeroNet().state_dict()), ValueError,
+                       "ZeRO stage 3: scale is sharded");
+    rank.net(x);
+  });
+}
+
+TEST(ZeroStage3, gathered_parameters_are_read_and_written_as_any) {
+  run_local(3, [](ProcessGroup& group) {
+    ZeroRank rank({.stage = 3, .ranks = 3}, group);
+    ZeroNet other({}, 5);
+    {
+      const auto whole = rank.zero->gathered();
+      EXPECT_EQ(bits_of(rank.net.parameters()), bits_of(ZeroNet().parameters()));
+      rank.net.load_state_dict(other.state_dict());
+      {
+        const auto again = rank.zero->gathered();
+        const Tensor x = ones({2, 5});
+        EXPECT_EQ(bits(rank.net(x)), bits(other(x)));
+        EXPECT_EQ(bits(rank.net.forward(x)), bits(other(x)));
+      }
+      EXPECT_FALSE(is_away(rank.net.in.weight));
+      EXPECT_THROWS_WITH(rank.optimizer->step(), ValueError,
+                         "zero: a step inside zero.gathered() would leave the gathered");
+    }
+    for (const Tensor& p : rank.net.parameters()) EXPECT_TRUE(is_away(p));
+    const auto whole = rank.zero->gathered();
+    EXPECT_EQ(bits_of(rank.net.parameters()), bits_of(other.parameters()));
+  });
+}
+
+TEST(ZeroStage3, forwards_without_gradients_give_everything_back) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroRank rank(kPlan, group);
+    ZeroNet alone;
+    const Tensor x = ones({2, 5});
+    for (int i = 0; i < 3; ++i) {
+      const NoGradGuard no_grad;
+      EXPECT_EQ(bits(rank.net(x)), bits(alone(x)));
+      for (const Tensor& p : rank.net.parameters()) EXPECT_TRUE(is_away(p));
+    }
+  });
+}
+
+TEST(ZeroStage3, blocks_go_after_their_forward_and_after_their_backward) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroRank rank(kPlan, group);
+    ZeroNet& net = rank.net;
+    for (int i = 0; i < 3; ++i) {
+      const Tensor loss = sum(net(ones({2, 5})));
+      EXPECT_TRUE(is_away(net.blocks[0].first.weight));
+      EXPECT_TRUE(is_away(net.blocks[2].first.weight));
+      EXPECT_FALSE(is_away(net.in.weight));
+      bool checked = false;
+      const int64_t hook = net.in.bias.register_post_accumulate_grad_hook([&](const Tensor&) {
+        checked = true;
+        for (test::ZeroBlock* block : net.blocks) EXPECT_TRUE(is_away(block->second.weight));
+      });
+      loss.backward();
+      net.in.bias.remove_hook(hook);
+      EXPECT_TRUE(checked);
+      for (const Tensor& p : net.parameters()) EXPECT_TRUE(is_away(p));
+    }
+  });
+}
+
+TEST(ZeroStage3, an_evaluation_between_forward_and_backward_changes_nothing) {
+  run_local(2, [](ProcessGroup& group) {
+    const auto norm = [&](bool evaluates) {
+      ZeroRank rank(kPlan, group);
+      Tensor loss = test::zero_loss(kPlan, rank.net, 0, 0, group.rank(), 2);
+      if (evaluates) {
+        const NoGradGuard no_grad;
+        rank.net(ones({2, 5}));
+      }
+      loss.backward();
+      return rank.zero->grad_norm();
+    };
+    EXPECT_EQ(norm(true), norm(false));
+  });
+}
+
+TEST(ZeroStage3, a_graph_is_walked_twice_and_for_inputs_alone) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroRank rank(kPlan, group);
+    ZeroNet alone;
+    const Tensor x = ones({2, 5}), y = ones({2, 5});
+    x.set_requires_grad();
+    y.set_requires_grad();
+    const Tensor loss = sum(rank.net(x)), theirs = sum(alone(y));
+    EXPECT_EQ(bits(grad(loss, x, {}, {.retain_graph = true})),
+              bits(grad(theirs, y, {}, {.retain_graph = true})));
+    for (const Tensor& p : rank.net.parameters()) EXPECT_TRUE(is_away(p));
+    loss.backward({}, true);
+    const double once = rank.zero->grad_norm();
+    loss.backward();
+    EXPECT_NEAR(rank.zero->grad_norm(), 2 * once, 1e-6 * once);
+  });
+}
+
+TEST(ZeroStage3, a_forward_that_throws_leaves_nothing_behind) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroRank rank(kPlan, group);
+    const int64_t bomb = rank.net.blocks[1].register_forward_pre_hook(
+        [](nn::Module&, const Tensor&) -> Tensor { throw ValueError("half way"); });
+    EXPECT_THROW(rank.backward(0), ValueError);
+    rank.net.blocks[1].remove_hook(bomb);
+    rank.train(2);
+    ZeroRank fresh(kPlan, group);
+    fresh.train(2);
+    EXPECT_EQ(rank.weights(), fresh.weights());
+  });
+}
+
+TEST(ZeroStage3, a_module_that_is_converted_afterwards_is_an_error) {
+  for (int stage : {1, 2}) {
+    run_local(1, [&](ProcessGroup& group) {
+      ZeroRank rank({.stage = stage}, group);
+      rank.net.to(DType::kF64);
+      EXPECT_THROWS_WITH(sum(rank.net(ones({2, 5}, {.dtype = DType::kF64}))).backward(), ValueError,
+                         "was converted or moved after ZeroDataParallel was made; do that before");
+    });
+  }
+  run_local(1, [&](ProcessGroup& group) {
+    ZeroRank rank({.stage = 3}, group);
+    EXPECT_THROWS_WITH(rank.net.to(DType::kF64), ValueError, "ZeRO stage 3: scale is sharded");
+    ZeroNet& net = rank.net;
+    EXPECT_THROWS_WITH(ZeroDataParallel(net, group), ValueError,
+                       "zero: scale belongs to another ZeroDataParallel of stage 3 already");
+  });
+}
+
+// Blocks that mostly do not train, as with adapters; one that does not at all; one that is called
+// twice, side by side.
+class Adapted : public nn::Module {
+ public:
+  Adapted() {
+    for (int i = 0; i < 4; ++i) blocks.add(std::make_unique<test::ZeroBlock>());
+    unsigned seed = 0;
+    for (Tensor& p : parameters()) {
+      std::mt19937 random(++seed);
+      for (int64_t i = 0; i < p.numel(); ++i) {
+        p.data<float>()[i] = static_cast<float>(static_cast<int>(random() % 200) - 100) / 250.f;
+      }
+    }
+    blocks[0].first.requires_grad_(false);
+    blocks[1].requires_grad_(false);
+    blocks[2].second.requires_grad_(false);
+  }
+  Tensor forward(const Tensor& x) override {
+    Tensor h = in(x);
+    h = blocks[1](blocks[0](h));
+    h = blocks[2](relu(h)) * blocks[2](-h);
+    return blocks[3](blocks[1](h));
+  }
+  nn::Linear in{this, "in", {.in = 7, .out = 7}};
+  nn::ModuleList<test::ZeroBlock> blocks{this, "blocks"};
+};
+
+TEST(ZeroStage3, frozen_parameters_are_there_until_the_gradient_has_passed) {
+  std::string wanted;
+  for (int stage : {0, 1, 2, 3}) {
+    run_local(2, [&](ProcessGroup& group) {
+      Adapted net;
+      std::optional<DistributedDataParallel> ddp;
+      std::optional<ZeroDataParallel> zero;
+      if (stage == 0) {
+        ddp.emplace(net, group);
+      } else {
+        zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1});
+      }
+      std::vector<Tensor> trained;
+      for (const Tensor& p : net.parameters()) {
+        if (p.requires_grad()) trained.push_back(p);
+      }
+      optim::SGD sgd(zero ? zero->shards() : trained, {.lr = 0.01});
+      if (zero) zero->attach(sgd);
+      for (int step = 0; step < 3; ++step) {
+        sgd.zero_grad();
+        const Tensor y = net(full({3, 7}, 0.1 * (group.rank() + step + 1)));
+        mean(y * y).backward();
+        sgd.step();
+      }
+      std::optional<ZeroDataParallel::Gathered> whole;
+      if (zero) whole.emplace(zero->gathered());
+      const std::string weights = bits_of(net.parameters());
+      if (group.rank() > 0) return;
+      if (stage == 0) wanted = weights;
+      EXPECT_TRUE(weights == wanted) << stage;
+    });
+  }
+}
+
+TEST(ZeroUnits, are_members_of_lists_and_the_root_has_the_rest) {
+  ZeroNet net({.tied = true});
+  const auto names = [](const UnitPlan& unit) {
+    std::string text;
+    for (const auto& [name, tensor] : unit.parameters) text += name + " ";
+    return text;
+  };
+  const auto units = plan_units(net, list_members(100));
+  ASSERT_EQ(units.size(), 4u);
+  EXPECT_EQ(units[0].module, &net);
+  EXPECT_EQ(names(units[0]),
+            "scale in.weight in.bias bn.weight bn.bias blocks.0.first.weight extra.weight "
+            "extra.bias out.weight out.bias ");  // blocks.0.first.weight is tied to block 2's
+  EXPECT_EQ(names(units[1]), "blocks.0.first.bias blocks.0.second.weight blocks.0.second.bias ");
+  EXPECT_EQ(units[2].module, &net.blocks[1]);
+  EXPECT_EQ(names(units[3]), "blocks.2.first.bias blocks.2.second.weight blocks.2.second.bias ");
+  EXPECT_EQ(plan_units(net, list_members(1000)).size(), 1u);
+  // What is inside a unit is none, whatever the rule says.
+  const auto all = plan_units(net, [](const std::string& name, nn::Module&) {
+    return name == "blocks" || name == "blocks.1" || name == "extra";
+  });
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[1].parameters.size(), 11u);
+  EXPECT_EQ(names(all[2]), "extra.weight extra.bias ");
+}
+
+TEST(ZeroUnits, may_be_named_by_a_rule_of_ones_own) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroNet net;
+    net.extra.requires_grad_(false);
+    ZeroDataParallel zero(net, group,
+                          {.stage = 3, .unit = [](const std::string& name, nn::Module&) {
+                             return name == "extra" || name == "in";
+                           }});
+    optim::SGD sgd(zero.shards());
+    zero.attach(sgd);
+    const Tensor y = sum(net(ones({2, 5})));
+    EXPECT_TRUE(is_away(net.in.weight));
+    EXPECT_TRUE(is_away(net.extra.weight));
+    EXPECT_FALSE(is_away(net.blocks[0].first.weight));
+    y.backward();
+    sgd.step();
+    zero.check_replicas();
+  });
+}
+
+// Trains a model of nn/models and returns the bits of its parameters.
+template <class Make, class Loss>
+std::string train_model(int stage, ProcessGroup& group, const Make& make, const Loss& loss_of) {
+  const auto net = make();
+  Generator generator(3);
+  for (const Tensor& p : net->parameters()) {
+    raw::copy_(p, raw::mul(randn(p.sizes(), {}, &generator), 0.1));
+  }
+  std::optional<DistributedDataParallel> ddp;
+  std::optional<ZeroDataParallel> zero;
+  if (stage == 0) {
+    ddp.emplace(*net, group);
+  } else {
+    zero.emplace(*net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1});
+  }
+  const auto groups = optim::decay_groups(net->named_parameters(), optim::AdamWOptions{.lr = 1e-3});
+  optim::AdamW adamw(zero ? zero->shard(groups) : groups);
+  if (zero) zero->attach(adamw);
+  for (int step = 0; step < 3; ++step) {
+    adamw.zero_grad();
+    loss_of(*net, step, group.rank()).backward();
+    adamw.step();
+  }
+  std::optional<ZeroDataParallel::Gathered> whole;
+  if (zero) whole.emplace(zero->gathered());
+  return bits_of(net->parameters());
+}
+
+TEST(ZeroModels, gpt_and_resnet_train_to_the_bits_of_ddp) {
+  const auto random = [](const Shape& sizes, int64_t below, int seed) {
+    Generator generator(static_cast<uint64_t>(seed));
+    return randint(0, below, sizes, {.dtype = DType::kI64}, &generator);
+  };
+  for (bool checkpointed : {false, true}) {
+    std::string wanted;
+    for (int stage : {0, 1, 2, 3}) {
+      run_local(2, [&](ProcessGroup& group) {
+        const std::string weights = train_model(
+            stage, group,
+            [&] {
+              auto gpt = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+                  .vocab = 31, .block = 8, .layers = 3, .heads = 2, .size = 12});
+              gpt->set_checkpoint(checkpointed);
+              return gpt;
+            },
+            [&](nn::models::Gpt& gpt, int step, int rank) {
+              const Tensor tokens = random({2, 8}, 31, 2 * step + rank);
+              return gpt.loss(tokens, tokens);
+            });
+        if (group.rank() > 0) return;
+        if (stage == 0) wanted = weights;
+        EXPECT_TRUE(weights == wanted) << stage;
+      });
+    }
+  }
+  std::string wanted;
+  for (int stage : {0, 1, 2, 3}) {
+    run_local(2, [&](ProcessGroup& group) {
+      const std::string weights = train_model(
+          stage, group,
+          [] {
+            return std::make_unique<nn::models::CifarResNet>(
+                nn::models::CifarResNetOptions{.depth = 8});
+          },
+          [&](nn::Module& net, int step, int rank) {
+            const Tensor x = random({2, 3, 16, 16}, 100, 2 * step + rank).to(DType::kF32) / 50.0;
+            return cross_entropy(net(x), random({2}, 10, step));
+          });
+      if (group.rank() > 0) return;
+      if (stage == 0) wanted = weights;
+      EXPECT_TRUE(weights == wanted) << stage;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tarn::dist
