@@ -56,7 +56,7 @@ TEST(resnet_precision, a_skipped_step_moves_neither_schedule_nor_mean) {
   // A scale at which the first gradients overflow for certain; it halves until they do not.
   optim::GradScaler scaler({.init_scale = 0x1p60});
   Checkpoint c;
-  store(c, {*run.net, *make_optimizer(s, *run.net), scaler});
+  store(c, {*run.net, *make_optimizer(s, *run.net, ModelSharing(*run.net)), scaler});
   TrainState state;
   state.model = s.model;
   state.epoch_batches = 5;

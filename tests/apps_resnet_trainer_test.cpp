@@ -294,11 +294,11 @@ TEST(resnet_setup, norms_and_biases_can_decay_on_their_own) {
   const ImageData data = pictures();
   ResnetSettings s = quick();
   const auto net = make_model(s, data);
-  EXPECT_EQ(make_optimizer(s, *net)->num_groups(), 1u);
+  EXPECT_EQ(make_optimizer(s, *net, ModelSharing(*net))->num_groups(), 1u);
   s.norm_weight_decay = 0;
   for (const char* name : {"sgd", "adam", "adamw"}) {
     s.optimizer = name;
-    EXPECT_EQ(make_optimizer(s, *net)->num_groups(), 2u);
+    EXPECT_EQ(make_optimizer(s, *net, ModelSharing(*net))->num_groups(), 2u);
   }
 }
 

@@ -32,6 +32,11 @@ void declare_rank_flags(Options& options, RankSettings& s) {
   options.add("--bucket-cap-mb", &s.bucket_cap_mb, "ddp: MiB of gradients that travel together")
       .above(0);
   options
+      .add("-z, --zero-stage", &s.zero_stage,
+           "what a rank keeps only its part of: 1: the optimizer's state, 2: gradients too, 3: "
+           "parameters too; 0: of nothing (ddp). Losses are the same")
+      .range(0, 3);
+  options
       .add("--replicas", &s.replicas,
            "dp: how many GPUs, from --device on; on the cpu, how many threads with a replica each")
       .range(0, 64)
@@ -41,6 +46,20 @@ void declare_rank_flags(Options& options, RankSettings& s) {
            "every so many steps, cut the batch anew by the measured speeds of the ranks, or of the "
            "replicas of dp; 0: in equal parts")
       .at_least(0);
+}
+
+void check_rank_flags(const RankSettings& s, const Ranks& ranks, const char* program) {
+  if (s.rebalance > 0 && ranks.size() == 1 && s.parallel != "dp") {
+    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
+  }
+  if (s.zero_stage == 0) return;
+  const std::string stage = "--zero-stage " + std::to_string(s.zero_stage);
+  if (ranks.size() == 1) {
+    throw UsageError(stage +
+                     " shares the training state of several ranks; try tarn-run --nproc 2 " +
+                     program + " ...");
+  }
+  if (s.rebalance > 0) throw UsageError("--rebalance measures ranks of --zero-stage 0");
 }
 
 std::vector<Device> replica_devices(const RankSettings& s, Device device) {

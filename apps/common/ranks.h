@@ -17,12 +17,17 @@ namespace tarn::apps {
 struct RankSettings {
   std::string parallel = "auto";   ///< "auto": ddp where a launcher started several ranks
   double timeout = 60;             ///< seconds of any wait between ranks
-  double bucket_cap_mb = 25;       ///< of ddp
+  double bucket_cap_mb = 25;       ///< of ddp and of ZeRO
+  int64_t zero_stage = 0;          ///< of dist::ZeroDataParallel; 0: ddp
   int64_t replicas = 0;            ///< of dp; 0: one for each GPU
   int64_t rebalance = 0;           ///< steps between new shares by speed; 0: equal shares
   std::string transport = "auto";  ///< of dist::InitOptions
 };
 void declare_rank_flags(Options& options, RankSettings& settings);
+
+class Ranks;
+/// Throws UsageError where flags ask for several ranks and there is one, or do not go together.
+void check_rank_flags(const RankSettings& settings, const Ranks& ranks, const char* program);
 
 /// The devices of --parallel dp, the first of which is --device; none if it is not asked for.
 /// Throws UsageError where there are fewer than --replicas, or where it is not clear how many.

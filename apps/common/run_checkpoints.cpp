@@ -95,17 +95,25 @@ void declare_checkpoint_flags(Options& options, CheckpointSettings& s) {
 }
 
 void store(Checkpoint& c, const Trained& t) {
+  ModelSharing alone(t.net);
+  ModelSharing& sharing = t.sharing ? *t.sharing : alone;
+  const ModelSharing::Guard whole = sharing.whole();
   check_finite(t.net, c.step);
-  c.tensors["model"] = t.net.state_dict();
-  c.tensors["optim"] = t.optimizer.state_dict();
+  c.tensors["model"] = sharing.model_state();
+  c.tensors["optim"] = sharing.optimizer_state(t.optimizer);
   c.tensors["scaler"] = t.scaler.state_dict();
   if (t.ema) c.tensors["ema"] = t.ema->state_dict();
   c.generators[kGenerator] = default_generator().state();
 }
 
 void restore(const Checkpoint& c, const Trained& t, const Ranks& ranks) {
-  t.net.load_state_dict(c.dict("model"));
-  t.optimizer.load_state_dict(with_own_options(t.optimizer, c.dict("optim")));
+  ModelSharing alone(t.net);
+  ModelSharing& sharing = t.sharing ? *t.sharing : alone;
+  {
+    const ModelSharing::Guard whole = sharing.whole();
+    t.net.load_state_dict(c.dict("model"));
+  }
+  sharing.load_optimizer_state(t.optimizer, with_own_options(t.optimizer, c.dict("optim")));
   if (t.scaler.enabled() && !c.dict("scaler").empty()) t.scaler.load_state_dict(c.dict("scaler"));
   if (t.ema) {
     c.dict("ema").empty() ? start_mean(*t.ema, c.dict("model"))

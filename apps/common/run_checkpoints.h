@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tarn/apps/common/model_sharing.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/core/checkpoint_manager.h"
@@ -29,9 +30,11 @@ struct Trained {
   optim::Optimizer& optimizer;
   optim::GradScaler& scaler;
   optim::Ema* ema = nullptr;
+  ModelSharing* sharing = nullptr;  ///< null: of a process alone
 };
 /// Puts its state, and this rank's default generator's, into the checkpoint. The tensors are its
-/// own. Throws Error if a weight is not finite: nothing can go on from there.
+/// own, or copies; of ranks that share parts of it, the main one gets it all, and all call it.
+/// Throws Error if a weight is not finite: nothing can go on from there.
 void store(Checkpoint& c, const Trained& trained);
 /// The optimizer keeps the options it was made with (learning rate, weight decay, ...), which the
 /// flags say; set its schedule to the step afterwards. A running mean that the checkpoint lacks

@@ -142,6 +142,10 @@ void print_start(const GptSettings& s, const Corpus& corpus, const Gpt& gpt, con
               static_cast<long long>(s.gradient_accumulation_steps * s.batch_size * o.block));
   const std::vector<Device> devices = replica_devices(s.ranks, Device(s.device));
   if (!devices.empty()) std::printf("%s\n", replicas_title(devices).c_str());
+  if (ranks.size() > 1 && s.ranks.zero_stage > 0) {
+    std::printf("%d ranks, each with its part of the training state (ZeRO stage %lld)\n",
+                ranks.size(), static_cast<long long>(s.ranks.zero_stage));
+  }
   if (s.lr_base_size > 0) {
     std::printf("learning rate %s\n", number_text(s.rate(s.learning_rate)).c_str());
   }
@@ -361,9 +365,7 @@ int run(int argc, char** argv) {
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
-  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
-    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
-  }
+  if (!s.sample) check_rank_flags(s.ranks, ranks, "tarn-gpt");
   const std::string before = s.eval_only ? "" : ranks.restarted_run();
   if (!before.empty()) {
     s.resume = before;

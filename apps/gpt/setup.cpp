@@ -57,12 +57,14 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, GptWeights w,
   return net;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net,
+                                                 const ModelSharing& sharing) {
   const optim::AdamWOptions options{.lr = s.rate(s.learning_rate),
                                     .beta1 = s.beta1,
                                     .beta2 = s.beta2,
                                     .weight_decay = s.weight_decay};
-  return std::make_unique<optim::AdamW>(optim::decay_groups(net.named_parameters(), options));
+  return std::make_unique<optim::AdamW>(
+      sharing.held(optim::decay_groups(net.named_parameters(), options)));
 }
 
 optim::Schedule make_schedule(const GptSettings& s) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "tarn/apps/common/model_sharing.h"
 #include "tarn/apps/gpt/settings.h"
 #include "tarn/apps/gpt/weights.h"
 #include "tarn/nn/models/gpt.h"
@@ -19,7 +20,8 @@ std::unique_ptr<nn::models::Gpt> make_gpt(const GptSettings& s, GptWeights weigh
                                           const std::string& path);
 
 /// AdamW; matrices decay, vectors do not.
-std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net);
+std::unique_ptr<optim::Optimizer> make_optimizer(const GptSettings& s, const nn::Module& net,
+                                                 const ModelSharing& sharing);
 /// Warm-up and cosine, or a constant rate.
 optim::Schedule make_schedule(const GptSettings& s);
 

@@ -15,7 +15,6 @@
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/autograd/saved_tensor_hooks.h"
 #include "tarn/core/transfer.h"
-#include "tarn/optim/clip.h"
 
 namespace tarn::apps {
 namespace {
@@ -26,13 +25,6 @@ constexpr uint64_t kTextStream = 0x7465'7874'0000'0000;
 
 data::TokenDataset windows(const data::Tokens& tokens, const nn::models::Gpt& gpt) {
   return data::TokenDataset(tokens, {.block = gpt.options().block, .vocab = gpt.options().vocab});
-}
-
-std::unique_ptr<dist::DistributedDataParallel> make_ddp(const GptSettings& s, nn::models::Gpt& gpt,
-                                                        const Ranks& ranks) {
-  if (!ranks.group()) return nullptr;
-  return std::make_unique<dist::DistributedDataParallel>(
-      gpt, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
 }
 
 std::unique_ptr<dist::DataParallel> make_replicas(const GptSettings& s, nn::models::Gpt& gpt) {
@@ -58,13 +50,15 @@ GptTrainer::GptTrainer(const GptSettings& s, const Corpus& corpus, nn::models::G
       ranks_(ranks),
       train_(windows(corpus.train, gpt)),
       val_(windows(corpus.val, gpt)),
-      ddp_(make_ddp(s, gpt, ranks)),
+      sharing_(share_model(gpt, s.ranks, ranks)),
       replicas_(make_replicas(s, gpt)),
-      optimizer_(make_optimizer(s, gpt)),
+      optimizer_(make_optimizer(s, gpt, *sharing_)),
       scaler_({.enabled = parse_dtype(s.dtype) == DType::kF16}),
       checkpoints_(run ? run->path().string() : "", s.checkpoints, ranks) {
+  sharing_->attach(*optimizer_, scaler_);
   scheduler_ = std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s));
-  if (ddp_ && s.ranks.rebalance > 0) balancer_.emplace(ranks.size(), s.ranks.rebalance);
+  if (sharing_->has_ranks() && s.ranks.rebalance > 0)
+    balancer_.emplace(ranks.size(), s.ranks.rebalance);
   ranks_.draw_apart();  // the weights are made: from here on only dropout draws
 }
 
@@ -79,7 +73,7 @@ void GptTrainer::resume(const Checkpoint& c, GptHistory history) {
   };
   TARN_CHECK(text(was) == text(is), "resume: ", run_->path().string(), " trains a model of ",
              text(was), "; these flags and data make one of ", text(is));
-  restore(c, {gpt_, *optimizer_, scaler_}, ranks_);
+  restore(c, trained(), ranks_);
   restore_values(c, state_);
   scheduler_->set_step(state_.step);
   checkpoints_.resumed(state_.step);
@@ -185,8 +179,7 @@ std::pair<int64_t, int64_t> GptTrainer::own_rows() const {
 
 // Adds the gradients of share * loss, and returns that. Ranks exchange theirs in the last one.
 double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
-  std::optional<dist::DistributedDataParallel::NoSync> alone;
-  if (ddp_ && !last) alone.emplace(ddp_->no_sync());
+  const ModelSharing::Guard alone = last ? nullptr : sharing_->no_sync();
   Tensor part;
   {
     std::optional<RunProfile::Forward> counted;
@@ -199,7 +192,7 @@ double GptTrainer::backward(const data::Batch& batch, double share, bool last) {
   return part.item();
 }
 
-// One step: the mean over all tokens of its micro-batches. A rank takes its rows of each; ddp
+// One step: the mean over all tokens of its micro-batches. A rank takes its rows of each; backward
 // averages over the ranks, so each counts as often as it has more tokens than its even share.
 GptStepFigures GptTrainer::train_step() {
   const double start = now_s();
@@ -214,7 +207,7 @@ GptStepFigures GptTrainer::train_step() {
     const double share = static_cast<double>(batch.target.numel() * ranks_.size()) / tokens;
     f.loss += backward(batch, share, i + 1 == micro);
   }
-  f.loss = agree(f.loss, now_s() - start - (ddp_ ? ddp_->stats().wait_seconds : 0));
+  f.loss = agree(f.loss, now_s() - start - sharing_->wait_seconds());
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", number_text(f.loss), " at step ",
              f.step, " (lr ", number_text(f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
@@ -222,7 +215,7 @@ GptStepFigures GptTrainer::train_step() {
     f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
   } else {
     scaler_.unscale_(*optimizer_);
-    f.norm = optim::grad_norm(gpt_.parameters());
+    f.norm = sharing_->grad_norm();
   }
   scaler_.step(*optimizer_);
   scaler_.update();
@@ -285,7 +278,9 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
 
 // A few words of the model's, on the terminal and in samples/.
 void GptTrainer::show_text() {
-  if (s_.sample_tokens == 0 || !corpus_.tokenizer || !ranks_.main()) return;
+  if (s_.sample_tokens == 0 || !corpus_.tokenizer) return;
+  const ModelSharing::Guard whole = sharing_->whole();
+  if (!ranks_.main()) return;
   Generator generator(static_cast<uint64_t>(s_.seed) ^ kTextStream);
   std::vector<int32_t> ids;
   write_tokens(gpt_, prompt_ids("", *corpus_.tokenizer),
@@ -309,7 +304,7 @@ void GptTrainer::show_text() {
 void GptTrainer::save() {
   run_->sync();
   Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
-  store(c, {gpt_, *optimizer_, scaler_});
+  store(c, trained());
   store_values(c, state_);
   store_sizes(c, gpt_.options());
   checkpoints_.save(std::move(c));

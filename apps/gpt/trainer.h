@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/model_sharing.h"
 #include "tarn/apps/common/progress.h"
 #include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_checkpoints.h"
@@ -18,7 +19,6 @@
 #include "tarn/apps/gpt/settings.h"
 #include "tarn/data/token_dataset.h"
 #include "tarn/dist/data_parallel.h"
-#include "tarn/dist/ddp.h"
 #include "tarn/optim/optimizer.h"
 #include "tarn/optim/scaler.h"
 #include "tarn/optim/schedule.h"
@@ -69,6 +69,7 @@ class GptTrainer {
   bool evaluate();
   std::optional<double> mean_loss(const data::TokenDataset& data, uint64_t stream);
   void show_text();
+  Trained trained() { return {gpt_, *optimizer_, scaler_, nullptr, sharing_.get()}; }
   void save();
 
   const GptSettings& s_;
@@ -79,9 +80,9 @@ class GptTrainer {
   Interrupt interrupt_;
   bool stop_ = false;  // a rank got a signal, and all know it
   data::TokenDataset train_, val_;
-  std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what holds the parameters
-  std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
-  std::optional<dist::Balancer> balancer_;              // of ranks, with --rebalance
+  std::unique_ptr<ModelSharing> sharing_;         // before what holds the parameters
+  std::unique_ptr<dist::DataParallel> replicas_;  // with --parallel dp
+  std::optional<dist::Balancer> balancer_;        // of ranks, with --rebalance
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Scheduler> scheduler_;
   optim::GradScaler scaler_;  // of float16; else it does nothing

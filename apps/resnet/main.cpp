@@ -82,8 +82,10 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
                 slow ? "; right, but slow on a cpu: bfloat16 is fast" : "");
   }
   if (ranks.size() > 1) {
-    std::printf("%d ranks over %s, each with a replica and %lld of %lld images a step%s\n",
-                ranks.size(), ranks.group()->transport(),
+    const std::string stage = std::to_string(s.ranks.zero_stage);
+    const std::string part = "its part of the training state (ZeRO stage " + stage + ")";
+    std::printf("%d ranks over %s, each with %s and %lld of %lld images a step%s\n", ranks.size(),
+                ranks.group()->transport(), s.ranks.zero_stage > 0 ? part.c_str() : "a replica",
                 static_cast<long long>(s.batch_size / ranks.size()),
                 static_cast<long long>(s.batch_size),
                 s.ranks.rebalance > 0 ? " at first, then by speed" : "");
@@ -237,9 +239,7 @@ int run(int argc, char** argv) {
   const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
-  if (s.ranks.rebalance > 0 && ranks.size() == 1 && s.ranks.parallel != "dp") {
-    throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
-  }
+  check_rank_flags(s.ranks, ranks, "tarn-resnet");
   const std::string before = ranks.restarted_run();
   if (!before.empty() && !s.test_only) {
     s.resume = before;

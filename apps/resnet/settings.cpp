@@ -192,6 +192,11 @@ void check_settings(const ResnetSettings& s, const Options* options) {
     throw UsageError(
         "--sync-bn is for ranks; with --parallel dp each replica's norms see its rows");
   }
+  if (s.model_ema && s.ranks.zero_stage == 3) {
+    throw UsageError(
+        "--model-ema keeps a copy of all weights on each rank, which --zero-stage 3 is there to "
+        "avoid; pass --zero-stage 2 or less");
+  }
   if (s.start_epoch >= s.epochs) {
     throw UsageError("--start-epoch must be below --epochs; got " + std::to_string(s.start_epoch) +
                      " and " + std::to_string(s.epochs));

@@ -13,13 +13,14 @@ namespace {
 // One group, or two where norms and biases decay differently.
 template <class Optimizer, class Options>
 std::unique_ptr<optim::Optimizer> with_groups(const ResnetSettings& s, nn::Module& net,
-                                              const Options& options) {
-  if (!s.norm_weight_decay) return std::make_unique<Optimizer>(net.parameters(), options);
+                                              const ModelSharing& sharing, const Options& options) {
+  if (!s.norm_weight_decay)
+    return std::make_unique<Optimizer>(sharing.held(net.parameters()), options);
   Options norms = options;
   norms.weight_decay = *s.norm_weight_decay;
   const optim::DecaySplit split = optim::split_by_decay(net.named_parameters());
-  return std::make_unique<Optimizer>(std::vector<optim::ParamGroup<Options>>{
-      {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}});
+  return std::make_unique<Optimizer>(sharing.held(std::vector<optim::ParamGroup<Options>>{
+      {.params = split.decay, .options = options}, {.params = split.no_decay, .options = norms}}));
 }
 
 bool use_cifar_stem(const ResnetSettings& s, const ImageData& data) {
@@ -74,16 +75,17 @@ std::unique_ptr<optim::Ema> make_ema(const ResnetSettings& s, const nn::Module& 
                                       optim::Ema::Options{.decay = s.model_ema_decay});
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net,
+                                                 const ModelSharing& sharing) {
   if (s.optimizer == "adam") {
     return with_groups<optim::Adam>(
-        s, net, optim::AdamOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
+        s, net, sharing, optim::AdamOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
   }
   if (s.optimizer == "adamw") {
     return with_groups<optim::AdamW>(
-        s, net, optim::AdamWOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
+        s, net, sharing, optim::AdamWOptions{.lr = s.rate(), .weight_decay = s.weight_decay});
   }
-  return with_groups<optim::SGD>(s, net,
+  return with_groups<optim::SGD>(s, net, sharing,
                                  optim::SGDOptions{.lr = s.rate(),
                                                    .momentum = s.momentum,
                                                    .weight_decay = s.weight_decay,

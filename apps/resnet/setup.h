@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "tarn/apps/common/model_sharing.h"
 #include "tarn/apps/resnet/datasets.h"
 #include "tarn/apps/resnet/settings.h"
 #include "tarn/autograd/autocast.h"
@@ -20,7 +21,8 @@ namespace tarn::apps {
 std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data);
 /// SGD, Adam or AdamW over the network's parameters; with --norm-weight-decay, norms and biases in
 /// a group of their own.
-std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net);
+std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net,
+                                                 const ModelSharing& sharing);
 /// The rate at every step of the run, warm-up included.
 optim::Schedule make_schedule(const ResnetSettings& s, int64_t steps_per_epoch);
 /// What runs the forward in mixed precision (--amp), or plainly.

@@ -17,12 +17,10 @@
 namespace tarn::apps {
 namespace {
 
-std::unique_ptr<dist::DistributedDataParallel> make_ddp(const ResnetSettings& s, nn::Module& net,
-                                                        const Ranks& ranks) {
-  if (!ranks.group()) return nullptr;
-  if (s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
-  return std::make_unique<dist::DistributedDataParallel>(
-      net, *ranks.group(), dist::DdpOptions{.bucket_cap_mb = s.ranks.bucket_cap_mb});
+std::unique_ptr<ModelSharing> make_sharing(const ResnetSettings& s, nn::Module& net,
+                                           const Ranks& ranks) {
+  if (ranks.group() && s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
+  return share_model(net, s.ranks, ranks);
 }
 
 std::unique_ptr<dist::DataParallel> make_replicas(const ResnetSettings& s, const ImageData& data,
@@ -48,12 +46,13 @@ Trainer::Trainer(const ResnetSettings& s, const ImageData& data, nn::Module& net
       ranks_(ranks),
       shares_(make_shares(s, data, ranks)),
       loader_(training_loader(s, data, ranks, shares_)),
-      ddp_(make_ddp(s, net, ranks)),
+      sharing_(make_sharing(s, net, ranks)),
       replicas_(make_replicas(s, data, net)),
-      optimizer_(make_optimizer(s, net)),
+      optimizer_(make_optimizer(s, net, *sharing_)),
       scaler_(make_scaler(s)),
       ema_(make_ema(s, net)),
       checkpoints_(run.path().string(), s.checkpoints, ranks) {
+  sharing_->attach(*optimizer_, scaler_);
   scheduler_ =
       std::make_unique<optim::Scheduler>(*optimizer_, make_schedule(s, updates_per_epoch()));
   state_.model = s.model;
@@ -73,7 +72,7 @@ void Trainer::resume(const Checkpoint& c, History history) {
   TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  restore(c, {net_, *optimizer_, scaler_, ema_.get()}, ranks_);
+  restore(c, trained(), ranks_);
   state_ = was;
   if (shares_ && c.values.contains("shares")) {
     // Those of another number of ranks are of no use.
@@ -115,7 +114,8 @@ bool Trainer::train_and_test() {
     last_score_ = test();
     return last_score_.has_value();
   } catch (const UnreadableImage& e) {
-    if (!step_complete() || !checkpoints_.save_alone(checkpoint())) throw;
+    const bool can_save = step_complete() && sharing_->saves_alone();
+    if (!can_save || !checkpoints_.save_alone(checkpoint())) throw;
     detail::fail<FileError>(e.what(), "; the state is saved: --resume ", run_.path().string(),
                             " goes on, with --skip-unreadable without such images");
   }
@@ -246,6 +246,7 @@ std::optional<Score> Trainer::test() {
     }
     optim::Ema* ema;
   };
+  const ModelSharing::Guard whole = sharing_->whole();  // ranks have other numbers of batches
   const Swapped swapped(ema_.get());
   std::set<std::string> images;
   const std::optional<Score> score = evaluate(net_, *data_.test, s_, images, &interrupt_, ranks_);
@@ -287,7 +288,7 @@ void Trainer::finish_epoch() {
 Checkpoint Trainer::checkpoint() {
   run_.sync();
   Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
-  store(c, {net_, *optimizer_, scaler_, ema_.get()});
+  store(c, trained());
   store_values(c, state_);
   if (shares_) c.values["shares"] = shares_text(shares_->shares());
   return c;

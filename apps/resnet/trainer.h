@@ -9,6 +9,7 @@
 
 #include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/metrics.h"
+#include "tarn/apps/common/model_sharing.h"
 #include "tarn/apps/common/progress.h"
 #include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/common/run_dir.h"
@@ -21,7 +22,6 @@
 #include "tarn/data/loader.h"
 #include "tarn/dist/balance.h"
 #include "tarn/dist/data_parallel.h"
-#include "tarn/dist/ddp.h"
 #include "tarn/nn/module.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/optimizer.h"
@@ -94,6 +94,7 @@ class Trainer {
   void tell_left_out();
   std::optional<Score> test();
   void finish_epoch();
+  Trained trained() { return {net_, *optimizer_, scaler_, ema_.get(), sharing_.get()}; }
   Checkpoint checkpoint();
   void save();
 
@@ -106,8 +107,8 @@ class Trainer {
   bool stop_ = false;                          // a rank got a signal, and all know it
   std::shared_ptr<dist::BatchShares> shares_;  // of ranks, with --rebalance
   data::DataLoader loader_;
-  std::unique_ptr<dist::DistributedDataParallel> ddp_;  // before what copies the parameters
-  std::unique_ptr<dist::DataParallel> replicas_;        // with --parallel dp
+  std::unique_ptr<ModelSharing> sharing_;         // before what holds the parameters
+  std::unique_ptr<dist::DataParallel> replicas_;  // with --parallel dp
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradScaler scaler_;
   std::unique_ptr<optim::Scheduler> scheduler_;

@@ -13,18 +13,17 @@
 #include "tarn/core/factory.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/waited.h"
-#include "tarn/optim/clip.h"
 
 namespace tarn::apps {
 
 // Note [Images that cannot be read]
 // Batches keep their places whatever can be read of them, so a batch may have fewer images than its
 // size, or none, on some ranks or on all. The gradient of a step is the mean over the images that
-// its batches have on all ranks together. ddp averages over the ranks, and batches add up: each
-// batch's mean counts by its images, and by the same `whole` in all of them, on all ranks. Where
-// `whole` turns out not to be what the step had, the sum is put right before the update. A rank
-// whose batch is empty takes its part in what the ranks do together. A step without any image makes
-// no update: as where gradients overflow, neither the schedule nor the running mean moves.
+// its batches have on all ranks together. Backward averages over the ranks, and batches add up:
+// each batch's mean counts by its images, and by the same `whole` in all of them, on all ranks.
+// Where `whole` turns out not to be what the step had, the sum is put right before the update. A
+// rank whose batch is empty takes its part in what the ranks do together. A step without any image
+// makes no update: as where gradients overflow, neither the schedule nor the running mean moves.
 
 // The next batch's. At the end of an epoch a step may have fewer batches.
 Trainer::Part Trainer::part() const {
@@ -71,11 +70,10 @@ Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   const bool open = s_.skip_unreadable && part.batches > 1;
   const int64_t whole = part.batches * (open ? batch_images(s_, data_) : all);
 
-  std::optional<dist::DistributedDataParallel::NoSync> alone;
-  if (ddp_ && !part.last) alone.emplace(ddp_->no_sync());
+  const ModelSharing::Guard alone = part.last ? nullptr : sharing_->no_sync();
   Tensor target, loss, logits;
   if (step.images > 0) target = to_async(batch.target, Device(s_.device));
-  if (step.images > 0 || ddp_) {
+  if (step.images > 0 || sharing_->has_ranks()) {
     loss = forward(batch, target, logits);
     const double share = static_cast<double>(step.images * ranks_.size()) /
                          static_cast<double>(std::max<int64_t>(whole, 1));
@@ -104,7 +102,7 @@ void Trainer::update(int64_t whole) {
   }
   if (step_images_ != whole) {
     const NoGradGuard no_grad;
-    for (const Tensor& p : net_.parameters()) {
+    for (const Tensor& p : optimizer_->params()) {
       Tensor grad = p.grad();
       if (grad.defined()) {
         grad.mul_(static_cast<double>(whole) / static_cast<double>(step_images_));
@@ -113,7 +111,7 @@ void Trainer::update(int64_t whole) {
   }
   if (s_.clip_grad_norm > 0) {
     scaler_.unscale_(*optimizer_);
-    optim::clip_grad_norm_(net_.named_parameters(), s_.clip_grad_norm, 2, !scaler_.enabled());
+    sharing_->clip_grad_norm_(s_.clip_grad_norm, !scaler_.enabled());
   }
   const bool stepped = scaler_.step(*optimizer_);
   scaler_.update();
@@ -137,7 +135,7 @@ void Trainer::agree(Step& step, bool synced) {
   const auto ranks = static_cast<size_t>(ranks_.size()), rank = static_cast<size_t>(ranks_.rank());
   if (shares_) {
     double busy = now_s() - dist::waited_seconds() - own_time_;
-    if (synced && Device(s_.device).is_cuda()) busy -= ddp_->stats().wait_seconds;
+    if (synced && Device(s_.device).is_cuda()) busy -= sharing_->wait_seconds();
     mine.resize(figures + 2 * ranks);
     mine[figures + rank] = images;
     mine[figures + ranks + rank] = std::max(busy, 1e-6);
