@@ -24,7 +24,7 @@ foreach(header
         autograd/saved_tensor_hooks.h autograd/gradcheck.h ${headers}
         dist/error.h dist/environment.h dist/group.h dist/init.h dist/local_group.h
         dist/gloo_group.h dist/nccl_group.h dist/store.h dist/file_store.h dist/tcp_store.h
-        dist/ddp.h dist/hooks.h dist/join.h dist/balance.h dist/data_parallel.h
+        dist/ddp.h dist/zero.h dist/hooks.h dist/join.h dist/balance.h dist/data_parallel.h
         dist/sync_batch_norm.h dist/agree.h)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
     string(APPEND TARN_INCLUDES "#include \"tarn/${header}\"\n")
