@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tarn/dist/group.h"
+#include "tarn/dist/no_sync.h"
 #include "tarn/dist/reducer.h"
 #include "tarn/nn/module.h"
 
@@ -59,22 +60,7 @@ class DistributedDataParallel {
   ProcessGroup& group() { return group_; }
 
   /// While the guard lives, backward only adds up on this rank; the first one after it sends all.
-  class NoSync {
-   public:
-    explicit NoSync(Reducer& reducer) : reducer_(&reducer), before_(reducer.sync()) {
-      reducer.set_sync(false);
-    }
-    ~NoSync() {
-      if (reducer_) reducer_->set_sync(before_);
-    }
-    NoSync(NoSync&& other) noexcept
-        : reducer_(std::exchange(other.reducer_, nullptr)), before_(other.before_) {}
-    NoSync& operator=(NoSync&&) = delete;
-
-   private:
-    Reducer* reducer_;
-    bool before_;
-  };
+  using NoSync = dist::NoSync<Reducer>;
   [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
 
   /// Replaces the average of buckets by another way to it (compression). Same on all ranks.

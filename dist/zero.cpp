@@ -40,9 +40,12 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
     TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
                   " belongs to another ZeroDataParallel of stage 3 already");
   }
-  const bool trains = std::any_of(parameters.begin(), parameters.end(),
-                                  [](const auto& item) { return item.second.requires_grad(); });
-  TARN_CHECK_AS(ValueError, trains, "zero: no parameter requires a gradient");
+  TensorDict trained;
+  for (const auto& [name, param] : parameters) {
+    if (param.requires_grad()) trained.add(name, param);
+  }
+  check_same_layout(group, "zero: parameters that require a gradient", trained);
+  TARN_CHECK_AS(ValueError, !trained.empty(), "zero: no parameter requires a gradient");
   for (const auto& [name, buffer] : module.named_buffers()) buffers_.push_back(buffer);
   // One after the other: a copy of all of them at a time may be what there is no room for.
   for (const auto& [name, param] : parameters) broadcast_values(group, {param});

@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "tarn/dist/flat_unit.h"
+#include "tarn/dist/no_sync.h"
 #include "tarn/dist/shard_reducer.h"
 #include "tarn/dist/unit_gather.h"
 #include "tarn/dist/unit_plan.h"
@@ -73,18 +74,19 @@ struct ZeroOptions {
 /// Works with frozen and shared parameters, several forwards before a backward, recomputation,
 /// gradient accumulation and half-precision parameters. After a backward that synchronised, the
 /// gradients are those of the shards, and the parameters' own are gone; further backwards add to
-/// them. Every rank runs the same number of backwards, and in stage 3 calls the same units in the
-/// same order, also without gradients; modules are called as functions there, since hooks gather.
-/// Not thread-safe.
+/// them. Parameters of one buffer share a version: who writes to one of them between a forward and
+/// its backward gets autograd's error for all. Every rank runs the same number of backwards, and in
+/// stage 3 calls the same units in the same order, also without gradients; modules are called as
+/// functions there, since hooks gather. Not thread-safe.
 class ZeroDataParallel {
  public:
   /// All ranks call it. Throws ValueError for another stage or bucket sizes that are not above 0,
   /// if no parameter requires a gradient, and, on all ranks, if the models differ, naming the first
-  /// parameter or buffer; DeviceError if this rank's module is spread over several devices. Then it
-  /// gives everyone rank 0's values and moves the parameters that require a gradient now to
-  /// buffers (stage 3: all of them): they stay the same tensors, and are converted or moved no
-  /// longer. module and group outlive it; optimizers may go before it or after. Parameters of stage
-  /// 3 cannot be read after it is gone.
+  /// parameter or buffer, or train other parameters; DeviceError if this rank's module is spread
+  /// over several devices. Then it gives everyone rank 0's values and moves the parameters that
+  /// require a gradient now to buffers (stage 3: all of them): they stay the same tensors, and are
+  /// converted or moved no longer. module and group outlive it; optimizers may go before it or
+  /// after. Parameters of stage 3 cannot be read after it is gone.
   ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options = {});
   ~ZeroDataParallel();
   ZeroDataParallel(const ZeroDataParallel&) = delete;
@@ -102,8 +104,8 @@ class ZeroDataParallel {
   /// The same under the names of the parameters.
   TensorDict named_shards() const;
   /// Groups of parameters as groups of their shards: shard(decay_groups(net.named_parameters(),
-  /// options)). Parameters that do not require a gradient stay what they are. Throws ValueError for
-  /// a tensor that is not a parameter of the module.
+  /// options)). Parameters that do not require a gradient stay what they are, but for stage 3.
+  /// Throws ValueError for a tensor that is not a parameter of the module.
   template <class Options>
   std::vector<optim::ParamGroup<Options>> shard(
       std::vector<optim::ParamGroup<Options>> groups) const {
@@ -121,22 +123,7 @@ class ZeroDataParallel {
 
   /// While the guard lives, backward only adds up whole gradients on this rank; the first one after
   /// it sends all.
-  class NoSync {
-   public:
-    explicit NoSync(ShardReducer& reducer) : reducer_(&reducer), before_(reducer.sync()) {
-      reducer.set_sync(false);
-    }
-    ~NoSync() {
-      if (reducer_) reducer_->set_sync(before_);
-    }
-    NoSync(NoSync&& other) noexcept
-        : reducer_(std::exchange(other.reducer_, nullptr)), before_(other.before_) {}
-    NoSync& operator=(NoSync&&) = delete;
-
-   private:
-    ShardReducer* reducer_;
-    bool before_;
-  };
+  using NoSync = dist::NoSync<ShardReducer>;
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
   /// While the guard lives, stage 3 has all parameters in memory; other stages have them anyway.

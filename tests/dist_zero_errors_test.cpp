@@ -37,6 +37,18 @@ TEST(ZeroErrors, of_options_and_models) {
   }
 }
 
+TEST(ZeroErrors, of_ranks_that_train_other_parameters) {
+  const auto errors = test::errors_of("local", 2, [](ProcessGroup& group) {
+    ZeroNet net({.frozen = group.rank() == 1});
+    const ZeroDataParallel zero(net, group);
+  });
+  for (const std::string& error : errors) {
+    test::expect_part(error,
+                      "zero: parameters that require a gradient differ between ranks: number 2 is "
+                      "in.bias [7] f32 on rank 0, but blocks.0.first.weight [9, 7] f32 on rank 1");
+  }
+}
+
 TEST(ZeroErrors, of_a_module_on_two_devices) {
   const std::string why = test::why_not("nccl", 2);
   if (!why.empty()) GTEST_SKIP() << why;

@@ -117,6 +117,25 @@ TEST(ZeroState, saved_at_4_ranks_continues_at_any_number_and_stage) {
   }
 }
 
+TEST(ZeroState, goes_and_comes_over_every_transport) {
+  for (const char* transport : {"host", "gloo", "nccl"}) {
+    if (!test::why_not(transport, 3).empty()) continue;
+    for (int stage : kZeroStages) {
+      const ZeroPlan plan{.stage = stage, .ranks = 3, .adam = true};
+      test::run_ranks(transport, 3, [&](ProcessGroup& group) {
+        ZeroRank rank(plan, group);
+        rank.train(2);
+        const TensorDict full = rank.zero->full_optimizer_state(*rank.optimizer, true);
+        EXPECT_EQ(full["state.1.exp_avg"].sizes(), (Shape{7, 5}));
+        const TensorDict before = copy_of(rank.optimizer->state_dict());
+        rank.train(4);
+        rank.zero->load_optimizer_state(*rank.optimizer, full);
+        expect_same(rank.optimizer->state_dict(), before);
+      });
+    }
+  }
+}
+
 TEST(ZeroState, of_groups_that_decay_and_do_not) {
   ZeroPlan plan{.stage = 0, .ranks = 2, .frozen = true};
   std::array<std::string, 4> weights;

@@ -91,7 +91,7 @@ class ZeroNet : public nn::Module {
   ZeroPlan plan_;
 };
 
-inline constexpr int64_t kZeroBatch = 48;  // divisible by 1 to 4 ranks times 1, 2 and 4
+inline constexpr int64_t kZeroBatch = 48;  // divisible by 1 to 4 and 6 ranks times 1, 2 and 4
 
 /// Numbers of one step, [kZeroBatch, columns].
 inline Tensor zero_batch(const ZeroPlan& plan, int step, int64_t columns) {
