@@ -189,10 +189,8 @@ TEST(ZeroGradients, of_parameters_that_no_rank_used_are_absent) {
       };
       backward(false);
       EXPECT_FALSE(shard.grad().defined());
-      if (stage < 3) {  // ranks of stage 3 go the same way
-        backward(group.rank() == 0);
-        EXPECT_TRUE(shard.grad().defined());
-      }
+      backward(group.rank() == 0);
+      EXPECT_TRUE(shard.grad().defined());
       backward(false);
       EXPECT_FALSE(shard.grad().defined());
     });
@@ -231,6 +229,30 @@ TEST(ZeroForwards, several_before_one_backward_are_summed) {
       (a + b).backward();
       EXPECT_NEAR(rank.zero->grad_norm(INFINITY), 2 * once, 1e-4 * once);
     });
+  }
+}
+
+TEST(ZeroScaler, all_ranks_skip_what_one_of_them_finds_in_its_shards) {
+  for (int stage : kZeroStages) {
+    for (bool clips : {false, true}) {
+      run_local(3, [&](ProcessGroup& group) {
+        ZeroRank rank({.stage = stage, .ranks = 3, .scaled = true}, group);
+        const size_t before = rank.weights();
+        rank.backward(0);
+        Tensor shard;  // the last that this rank has something of
+        for (const auto& [name, s] : rank.zero->named_shards()) {
+          if (s.numel() > 0) shard = s;
+        }
+        if (group.rank() == 1) raw::fill_(shard.grad(), INFINITY);
+        if (clips) {
+          EXPECT_EQ(rank.scaler.clip_grad_norm_(*rank.optimizer, 1), INFINITY);
+        }
+        EXPECT_FALSE(rank.scaler.step(*rank.optimizer));
+        rank.scaler.update();
+        EXPECT_EQ(rank.scaler.get_scale(), 512);
+        EXPECT_EQ(rank.weights(), before);
+      });
+    }
   }
 }
 

@@ -22,6 +22,13 @@
 
 namespace tarn::dist::test {
 
+/// Of several tensors, one after another.
+inline std::string bits_of(const std::vector<Tensor>& tensors) {
+  std::string all;
+  for (const Tensor& t : tensors) all += bits(t);
+  return all;
+}
+
 /// A way to train, of which stage 0 is DistributedDataParallel.
 struct ZeroPlan {
   int stage = 0, ranks = 1, micro_batches = 1, steps = 5;
