@@ -29,8 +29,7 @@ namespace {
 
 using Operands = std::span<const DnnBinding>;
 
-constexpr size_t kCachedPlans = 2048;  // then all are forgotten: something makes ever new shapes
-constexpr size_t kMostPlans = 8;       // of one problem
+constexpr size_t kMostPlans = 8;  // of one problem
 constexpr int kTimedRuns = 3;
 
 // Set when one of the libraries that cuDNN loads by itself, part by part, turned out to be missing.
@@ -87,6 +86,7 @@ struct Entry {
   bool all = false;               // as many plans were made as there may be
   bool chosen = false;            // the front plan is the one to use
   bool told = false;              // that its workspace did not fit
+  bool recorded = false;          // a CUDA graph has taken it; guarded by the cache's mutex
   std::optional<DnnGraph> graph;  // what the plans were made from
   std::vector<DnnPlan> plans;
 };
@@ -101,12 +101,18 @@ Cache& cache() {
   return instance;
 }
 
-std::shared_ptr<Entry> entry_of(const DnnProblem& problem) {
+// A full cache forgets what no CUDA graph has taken: something makes ever new shapes. A graph needs
+// its plans as long as it lives, since their code may go with them; how long that is, is not known
+// here.
+std::shared_ptr<Entry> entry_of(const DnnProblem& problem, bool recorded) {
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  if (c.entries.size() >= kCachedPlans && c.entries.count(problem) == 0) c.entries.clear();
+  if (c.entries.size() >= dnn_settings().cached_problems && c.entries.count(problem) == 0) {
+    std::erase_if(c.entries, [](const auto& item) { return !item.second->recorded; });
+  }
   std::shared_ptr<Entry>& entry = c.entries[problem];
   if (!entry) entry = std::make_shared<Entry>();
+  if (recorded) entry->recorded = true;
   return entry;
 }
 
@@ -229,12 +235,13 @@ bool run_plans(Entry& entry, const DnnProblem& problem, Operands operands, Strea
 
 bool run(const DnnProblem& problem, Operands operands, Stream stream) {
   const HandleLease handle(stream);
-  const std::shared_ptr<Entry> entry = entry_of(problem);
+  const bool capturing = is_capturing(stream);
+  const std::shared_ptr<Entry> entry = entry_of(problem, capturing);
   const std::lock_guard lock(entry->mutex);
+  if (capturing) entry->chosen = true;  // tuning would drop the plan that the graph takes
   if (!entry->made) make_entry(*entry, problem, handle.get(), dnn_settings().autotune);
   try {
-    if (dnn_settings().autotune && !entry->chosen && entry->plans.size() > 1 &&
-        !is_capturing(stream)) {
+    if (dnn_settings().autotune && !entry->chosen && entry->plans.size() > 1) {
       tune(*entry, operands, stream, handle.get());
     }
     return run_plans(*entry, problem, operands, stream, handle.get());

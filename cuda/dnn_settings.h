@@ -1,6 +1,7 @@
 // dnn_settings.h - what the use of cuDNN depends on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tarn::cuda {
@@ -18,6 +19,8 @@ struct DnnSettings {
   bool deterministic = true;
   bool attention = true;
   bool autotune = false;
+  /// Shapes whose plans are kept; a CUDA graph's are kept besides, as long as the process lives.
+  size_t cached_problems = 2048;
 };
 /// Throws ValueError, naming the variable, if one is not a number in its range.
 DnnSettings read_dnn_settings();

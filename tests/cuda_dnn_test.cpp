@@ -10,6 +10,7 @@
 #include "tarn/cuda/conv_shape.h"
 #include "tarn/cuda/dnn_graph.h"
 #include "tarn/cuda/dnn_settings.h"
+#include "tarn/cuda/graph.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
 #endif
@@ -151,6 +152,42 @@ TEST_F(CudaDnn, plans_are_made_once_for_each_shape) {
   EXPECT_EQ(created() - before, 1u);  // the pointers
   EXPECT_EQ(forward_error(kCases[1]), "");
   EXPECT_GT(created() - before, 10u);
+}
+
+TEST_F(CudaDnn, a_full_cache_keeps_the_plans_that_a_graph_has_taken) {
+  const auto created = [] { return emu::call_count("cudnnBackendCreateDescriptor"); };
+  const auto descriptors_of_a_run = [&](const Case& c) {
+    const uint64_t before = created();
+    EXPECT_EQ(forward_error(c), "");
+    return created() - before;
+  };
+  const Operands in = operands(kCases[0], DType::kF32);
+  const Tensor x = there(in.x), w = there(in.w), bias = there(in.bias);
+  const Tensor y = last(kCases[0].y(), DType::kF32, x.device());
+  Graph graph(x.device());
+  graph.capture([&] { slots().forward(x, w, bias, kCases[0].o, y, current_stream(x.device())); });
+  dnn_settings().cached_problems = 1;
+  EXPECT_GT(descriptors_of_a_run(kCases[1]), 10u);
+  EXPECT_GT(descriptors_of_a_run(kCases[2]), 10u);
+  EXPECT_GT(descriptors_of_a_run(kCases[1]), 10u) << "it was forgotten";
+  EXPECT_EQ(descriptors_of_a_run(kCases[0]), 1u) << "the graph's is still there: the pointers";
+  graph.replay();
+  EXPECT_LT(error(back(y), reference(kCases[0], in).y), kTolerances.at(DType::kF32));
+}
+
+TEST_F(CudaDnn, a_plan_that_a_graph_has_taken_is_not_tuned_away) {
+  dnn_settings().autotune = true;
+  const Operands in = operands(kCases[0], DType::kF32);
+  const Tensor x = there(in.x), w = there(in.w), bias = there(in.bias);
+  const Tensor y = last(kCases[0].y(), DType::kF32, x.device());
+  Graph graph(x.device());
+  graph.capture([&] { slots().forward(x, w, bias, kCases[0].o, y, current_stream(x.device())); },
+                /*warm_up=*/0);
+  const auto destroyed = [] { return emu::call_count("cudnnBackendDestroyDescriptor"); };
+  const uint64_t runs = executed(), before = destroyed();
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_EQ(executed() - runs, 1u) << "nothing was timed";
+  EXPECT_EQ(destroyed() - before, 1u) << "the pointers";
 }
 
 TEST_F(CudaDnn, our_own_kernel_runs_where_no_plan_fits) {
