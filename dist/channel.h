@@ -31,6 +31,13 @@ using TransferPtr = std::unique_ptr<Transfer>;
 /// The bit of slots whose messages ring the receiver's bell.
 inline constexpr uint64_t kRings = uint64_t{1} << 63;
 
+/// How a long message of a reduction travels: in parts, so that one is added while others are on
+/// their way.
+struct Pipeline {
+  size_t segment = 512 * 1024;  ///< bytes of a part
+  size_t depth = 2;             ///< parts that have room at the receiver at a time
+};
+
 /// Messages between two ranks are matched by slot, and within a slot in order. A message may be
 /// shorter than what the receiver offers, never longer. Thread safety: any thread may call any
 /// method; one thread at a time waits for a Transfer.
@@ -40,6 +47,8 @@ class Channel {
   virtual ~Channel() = default;
   virtual TransferPtr send(int to, uint64_t slot, const void* data, size_t bytes) = 0;
   virtual TransferPtr receive(int from, uint64_t slot, void* data, size_t capacity) = 0;
+  /// What suits it. The same on all ranks.
+  virtual Pipeline pipeline() const { return {}; }
   /// This rank's, where a message is received only by a thread that waits for it; null: messages go
   /// on by themselves (Gloo has a thread that receives).
   virtual Bell* bell() { return nullptr; }

@@ -1,6 +1,5 @@
 // collectives_reduce.cpp - the collectives that reduce; see Note [Rank order] in collectives.h.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "tarn/dist/collectives.h"
@@ -9,13 +8,15 @@
 namespace tarn::dist {
 namespace {
 
-// Parts in which a chunk travels: while one is added, the next is on its way. At most kMostSegments
-// so that a huge message does not become thousands of small ones.
-constexpr size_t kSegmentBytes = 512 * 1024, kMostSegments = 64;
+// At most so many parts, so that a huge message does not become thousands of small ones.
+constexpr size_t kMostSegments = 64;
+// Of all ranks that a rank hears at a time: many of them are a pipeline of their own.
+constexpr size_t kMostRoom = 8;
 
-size_t segment_bytes(size_t chunk) {
+size_t segment_bytes(const Pipeline& pipeline, size_t chunk) {
+  const auto whole_lines = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   const size_t least = (chunk + kMostSegments - 1) / kMostSegments;
-  return std::max(kSegmentBytes, (least + 63) / 64 * 64);
+  return std::min(std::max(pipeline.segment, whole_lines(least)), whole_lines(chunk));
 }
 
 DType dtype_of_collective(const Collective& c) {
@@ -95,7 +96,9 @@ void Collectives::fold_chunks(const Collective& c, const Blocks& chunks, std::by
   synchronize();
   size_t most = 0;
   for (const Block& b : chunks) most = std::max(most, b.bytes);
-  const size_t segment = segment_bytes(most), n = static_cast<size_t>(size_);
+  const size_t n = static_cast<size_t>(size_);
+  const Pipeline pipeline = channel_.pipeline();
+  const size_t segment = segment_bytes(pipeline, most);
   const size_t rounds = (most + segment - 1) / segment;
   const uint64_t there = step_, back = step_ + rounds;
   const auto piece = [&](size_t r, size_t s) -> Block {
@@ -115,27 +118,29 @@ void Collectives::fold_chunks(const Collective& c, const Blocks& chunks, std::by
       if (share) results.push_back(channel_.receive(peer, slot(back + s), p.data, p.bytes));
     }
   }
-  // Two sets of buffers: one is added while the other fills.
-  std::byte* room = scratch(work_, 2 * n * segment);
-  std::array<std::vector<TransferPtr>, 2> arrivals;
+  // Sets of buffers in a ring: one is added while the others fill.
+  const size_t depth = std::clamp<size_t>(kMostRoom / n, 2, pipeline.depth);
+  std::byte* room = scratch(work_, depth * n * segment);
+  std::vector<std::vector<TransferPtr>> arrivals(depth);
+  const auto room_of = [&](size_t s, size_t r) { return room + (s % depth * n + r) * segment; };
   const size_t me = static_cast<size_t>(rank_);
   const auto listen = [&](size_t s) {
     const Block p = s < rounds ? piece(me, s) : Block{};
     for (size_t r = 0; r < n && p.bytes > 0; ++r) {
       if (is_me(static_cast<int>(r))) continue;
-      arrivals[s % 2].push_back(channel_.receive(static_cast<int>(r), slot(there + s),
-                                                 room + (s % 2 * n + r) * segment, p.bytes));
+      arrivals[s % depth].push_back(
+          channel_.receive(static_cast<int>(r), slot(there + s), room_of(s, r), p.bytes));
     }
   };
-  listen(0);
+  for (size_t s = 0; s + 1 < depth; ++s) listen(s);
   for (size_t s = 0; s < rounds; ++s) {
-    listen(s + 1);
-    for (const TransferPtr& transfer : arrivals[s % 2]) transfer->wait(deadline_);
-    arrivals[s % 2].clear();
+    listen(s + depth - 1);
+    for (const TransferPtr& transfer : arrivals[s % depth]) transfer->wait(deadline_);
+    arrivals[s % depth].clear();
     const Block p = piece(me, s);
     if (p.bytes == 0) break;
     std::byte* out = mine + s * segment;
-    fold_received(c, p.data, room + s % 2 * n * segment, segment, out, p.bytes);
+    fold_received(c, p.data, room_of(s, 0), segment, out, p.bytes);
     for (size_t r = 0; share && r < n; ++r) {
       const int peer = static_cast<int>(r);
       if (!is_me(peer)) sends.push_back(channel_.send(peer, slot(back + s), out, p.bytes));

