@@ -157,6 +157,7 @@ void print_json(const bench::OpResult& r) {
   apps::JsonObject line;
   line.add("name", r.name).add_json("shape", shape_json(r.shape)).add("median_us", r.median_us);
   r.gflops > 0 ? line.add("gflops", r.gflops) : line.add("gbps", r.gbps);
+  line.add("mib", r.mib);
   std::cout << line.text() << std::endl;
 }
 
@@ -166,9 +167,9 @@ bench::Peak peak;
 void print_row(const bench::OpResult& r) {
   const bool compute = r.gflops > 0;
   const double rate = compute ? r.gflops : r.gbps, limit = compute ? peak.gflops : peak.gbps;
-  std::printf("%-16s %-28s %12.2f us %8.1f %s %5.0f %%\n", r.name.c_str(),
+  std::printf("%-16s %-28s %12.2f us %8.1f %s %5.0f %% %10.2f MiB\n", r.name.c_str(),
               shape_json(r.shape).c_str(), r.median_us, rate, compute ? "GFLOP/s" : "GB/s   ",
-              100 * rate / limit);
+              100 * rate / limit, r.mib);
   std::fflush(stdout);
 }
 
@@ -181,7 +182,8 @@ int run_ops(const std::string& filter, const std::string& dtype, Device device, 
   std::printf("measured limits of %s: %.0f GFLOP/s (%s), %.1f GB/s (copy)\n",
               apps::device_title(device).c_str(), peak.gflops,
               device.is_cpu() ? "f32, registers" : "f32, a large matrix product", peak.gbps);
-  std::printf("%-16s %-28s %15s %16s %7s\n", "operator", "shape", "median", "rate", "of limit");
+  std::printf("%-16s %-28s %15s %16s %7s %13s\n", "operator", "shape", "median", "rate", "of limit",
+              "memory");
   bench::bench_ops(filter, parse_dtype(dtype), device, print_row);
   return 0;
 }

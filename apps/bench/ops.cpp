@@ -9,6 +9,7 @@
 #include "tarn/apps/bench/timing.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/core/allocator.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_attention.h"
@@ -153,7 +154,9 @@ void add_conv(Cases& cases) {
 }
 
 void add_attention(Cases& cases) {
-  const std::array<int64_t, 4> sizes[] = {{4, 6, 256, 64}, {1, 12, 1024, 64}, {1, 1, 8192, 64}};
+  // The last three show in their MiB that memory grows with the length, not with its square.
+  const std::array<int64_t, 4> sizes[] = {
+      {4, 6, 256, 64}, {1, 12, 1024, 64}, {1, 1, 2048, 64}, {1, 1, 4096, 64}, {1, 1, 8192, 64}};
   for (const auto& [b, h, t, d] : sizes) {
     const Sizes s{b, h, t, d};
     const double flops = 2.0 * static_cast<double>(b * h * t * t * d);  // causal: half the scores
@@ -177,6 +180,15 @@ void add_attention(Cases& cases) {
   }
 }
 
+// The most that a run holds beyond what is held now.
+double run_mib(const std::function<void()>& run, Device device) {
+  const int64_t before = memory_stats(device).allocated;
+  reset_peak_memory(device);
+  run();
+  synchronize(device);
+  return static_cast<double>(memory_stats(device).peak_allocated - before) / (1 << 20);
+}
+
 OpResult time_case(const Case& c, DType dtype, Device device) {
   std::vector<Tensor> inputs;
   for (const Tensor& x : c.inputs()) inputs.push_back(x.to(dtype).to(device));
@@ -185,6 +197,7 @@ OpResult time_case(const Case& c, DType dtype, Device device) {
   OpResult r{c.name, c.shape, seconds * 1e6};
   r.gbps = c.elements_moved * static_cast<double>(item_size(dtype)) / seconds / 1e9;
   r.gflops = c.flops / seconds / 1e9;
+  r.mib = run_mib([&] { c.run(inputs); }, device);
   return r;
 }
 

@@ -16,6 +16,7 @@ struct OpResult {
   double median_us = 0;
   double gbps = 0;    ///< for memory-bound cases: least bytes that must move, else 0
   double gflops = 0;  ///< for the others
+  double mib = 0;     ///< the most memory that was held at a time, besides the inputs
 };
 
 /// For check_filter; sorted.

@@ -273,7 +273,7 @@ def op_cases(torch, dtype):
         args = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, [True, True, False])
         yield ("conv2d_backward", shape,
                lambda: torch.ops.aten.convolution_backward(grad, a, w, None, *args), None, 2 * flops)
-    for shape in ((4, 6, 256, 64), (1, 12, 1024, 64), (1, 1, 8192, 64)):
+    for shape in ((4, 6, 256, 64), (1, 12, 1024, 64), (1, 1, 2048, 64), (1, 1, 4096, 64), (1, 1, 8192, 64)):
         q, k, v, g = (rand(*shape) for _ in range(4))
         past = torch.ones(shape[2], shape[2], dtype=torch.bool).tril()
         flops = 2 * shape[0] * shape[1] * shape[2] ** 2 * shape[3]
