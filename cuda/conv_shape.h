@@ -42,7 +42,7 @@ ConvKernels own_conv_kernels();
 /// gb [K] = sums of gy [N, OH, OW, K] over all pixels.
 void conv_bias_gradient(const ConvShape& shape, const Tensor& gy, const Tensor& gb, Stream stream);
 
-/// to [K, R, S, CG] = from [K, CG, R, S], elements of item_size bytes (2, 4 or 8); or the way back.
+/// to [K, R, S, CG] = from [K, CG, R, S], elements of item_size bytes (2 or 4); or the way back.
 void pack_filters(const ConvShape& shape, size_t item_size, const void* from, void* to,
                   Stream stream);
 void unpack_filters(const ConvShape& shape, size_t item_size, const void* from, void* to,
