@@ -7,6 +7,7 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/kernels.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 #include "tarn/core/views.h"
@@ -96,14 +97,16 @@ TEST_F(CudaIndex, index_add_sums_in_the_order_of_the_cpu) {
 
 TEST_F(CudaIndex, index_add_and_copy_take_every_dtype) {
   for (DType dtype : kEveryDType) {
-    const Tensor x = values({3, 20, 16}, dtype), src = values({3, 50, 16}, dtype);
-    const Tensor index = indices({50}, 20);
-    expect_writes_same(x, index, src, [](const Tensor& a, const Tensor& i, const Tensor& s) {
-      raw::index_add_(a, 1, i, s, 2);
-    });
-    expect_writes_same(x, index, src, [](const Tensor& a, const Tensor& i, const Tensor& s) {
-      raw::index_copy_(a, 1, i, s);
-    });
+    for (int64_t inner : {16, 5}) {  // rows of whole vectors and of single elements
+      const Tensor x = values({3, 20, inner}, dtype), src = values({3, 50, inner}, dtype);
+      const Tensor index = indices({50}, 20);
+      expect_writes_same(x, index, src, [](const Tensor& a, const Tensor& i, const Tensor& s) {
+        raw::index_add_(a, 1, i, s, 2);
+      });
+      expect_writes_same(x, index, src, [](const Tensor& a, const Tensor& i, const Tensor& s) {
+        raw::index_copy_(a, 1, i, s);
+      });
+    }
   }
 }
 
@@ -141,18 +144,46 @@ TEST_F(CudaIndex, scatter_writes_through_strides) {
 }
 
 TEST_F(CudaIndex, scatter_sorts_where_lines_are_few_and_long) {
-  for (const Shape& sizes : {Shape{1000}, Shape{2, 9000}, Shape{70, 3}}) {
-    const int dim = sizes.dim() == 2 && sizes[0] == 2 ? 1 : 0;
-    Shape target = sizes;
-    target[dim] = 90;
-    const Tensor src = div(values(sizes), 3);
-    expect_writes_same(values(target), indices(sizes, 90), src,
-                       [dim](const Tensor& a, const Tensor& i, const Tensor& s) {
-                         raw::scatter_add_(a, dim, i, s);
-                       });
-    expect_writes_same(
-        values(target), indices(sizes, 90), src,
-        [dim](const Tensor& a, const Tensor& i, const Tensor& s) { raw::scatter_(a, dim, i, s); });
+  for (DType dtype : kEveryDType) {
+    for (const Shape& sizes : {Shape{1000}, Shape{2, 9000}, Shape{70, 3}}) {
+      const int dim = sizes.dim() == 2 && sizes[0] == 2 ? 1 : 0;
+      Shape target = sizes;
+      target[dim] = 90;
+      const Tensor whole = values(sizes, dtype), src = is_floating(dtype) ? div(whole, 3) : whole;
+      expect_writes_same(values(target, dtype), indices(sizes, 90), src,
+                         [dim](const Tensor& a, const Tensor& i, const Tensor& s) {
+                           raw::scatter_add_(a, dim, i, s);
+                         });
+      expect_writes_same(values(target, dtype), indices(sizes, 90), src,
+                         [dim](const Tensor& a, const Tensor& i, const Tensor& s) {
+                           raw::scatter_(a, dim, i, s);
+                         });
+    }
+  }
+}
+
+// Only the places that indices name are in memory.
+TEST_F(CudaIndex, more_than_2_to_the_32_places_are_sorted_by_64_bit_keys) {
+  const Stream stream = current_stream(kCuda);
+  for (const ScatterOp op : {ScatterOp::kWrite, ScatterOp::kAdd}) {
+    const Tensor x = values({3, 90}), src = div(values({3, 500}), 3);
+    const Tensor index = indices({3, 500}, 90), gpu = x.to(kCuda);
+    const Tensor lines(gpu.storage(), {3, int64_t{1} << 31}, {90, 1}, 0, gpu.dtype());
+    kernels(kCuda).index.scatter(op, lines, 1, index.to(kCuda), src.to(kCuda), stream);
+    op == ScatterOp::kAdd ? raw::scatter_add_(x, 1, index, src) : raw::scatter_(x, 1, index, src);
+    expect_same(gpu, x, "scatter");
+  }
+  for (const ScatterOp op : {ScatterOp::kWrite, ScatterOp::kAdd}) {
+    const Tensor x = values({91, 5}), src = div(values({500, 5}), 3), gpu = x.to(kCuda);
+    const Tensor index = indices({500}, 91);
+    // Row 90 is outside on the GPU, where its key is the number of rows.
+    const Tensor outside = where(eq(index, 90), -1, index).to(kCuda);
+    const Tensor rows(gpu.storage(), {1, int64_t{1} << 33, 5}, {int64_t{5} << 33, 5, 1}, 0,
+                      gpu.dtype());
+    kernels(kCuda).index.index_add(op, rows, outside, raw::view(src.to(kCuda), {1, 500, 5}), 1,
+                                   stream);
+    op == ScatterOp::kAdd ? raw::index_add_(x, 0, index, src) : raw::index_copy_(x, 0, index, src);
+    expect_same(raw::narrow(gpu, 0, 0, 90), raw::narrow(x, 0, 0, 90), "rows");
   }
 }
 

@@ -168,7 +168,7 @@ TEST_P(CudaMatmul, few_rows_or_columns_take_the_skinny_kernels) {
 
 TEST_P(CudaMatmul, long_sums_are_cut_into_parts) {
   uint64_t seed = 200;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : kFloats) {
     const std::pair<Shape, Shape> shapes[] = {
         {{20, 1031}, {1031, 30}}, {{2, 9, 700}, {2, 700, 66}}, {{3, 5000}, {5000, 40}}};
     for (const auto& [sa, sb] : shapes) {
@@ -184,7 +184,7 @@ TEST_P(CudaMatmul, long_sums_are_cut_into_parts) {
 TEST_P(CudaMatmul, factors_bias_and_activations_apply_in_order) {
   uint64_t seed = 300;
   for (const DType dtype : kFloats) {
-    for (const int64_t m : {3, 37}) {
+    for (const int64_t m : {3, 37, 40}) {  // 40: the result consists of whole vectors
       const Tensor a = random_tensor({m, 50}, ++seed, dtype);
       const Tensor b = random_tensor({50, 41}, ++seed, dtype);
       const Tensor c = random_tensor({m, 41}, ++seed, dtype);
@@ -222,14 +222,15 @@ TEST_P(CudaMatmul, batch_stride_zero_and_offsets_within_a_larger_tensor) {
 
 TEST_P(CudaMatmul, integers_wrap_round) {
   for (const DType dtype : {DType::kI64, DType::kI32, DType::kU8}) {
-    std::vector<int64_t> values;
-    for (int64_t i = 0; i < 20 * 70; ++i) values.push_back(i * 2654435761 % 1000003);
-    const Tensor a = raw::to(from_vector(values, {20, 70}), dtype);
-    const Tensor b = raw::to(from_vector(values, {70, 20}), dtype);
-    const Tensor want = raw::matmul(a, b);
-    EXPECT_EQ(raw::matmul(a.to(kCuda), b.to(kCuda)).to_vector<double>(), want.to_vector<double>());
-    EXPECT_EQ(raw::matmul(a.to(kCuda), by_columns(b).to(kCuda)).to_vector<double>(),
-              want.to_vector<double>());
+    for (const int64_t k : {70, 1031}) {  // 1031: in parts
+      std::vector<int64_t> values;
+      for (int64_t i = 0; i < 20 * k; ++i) values.push_back(i * 2654435761 % 1000003);
+      const Tensor a = raw::to(from_vector(values, {20, k}), dtype);
+      const Tensor b = raw::to(from_vector(values, {k, 20}), dtype);
+      const auto want = raw::matmul(a, b).to_vector<int64_t>();
+      EXPECT_EQ(raw::matmul(a.to(kCuda), b.to(kCuda)).to_vector<int64_t>(), want);
+      EXPECT_EQ(raw::matmul(a.to(kCuda), by_columns(b).to(kCuda)).to_vector<int64_t>(), want);
+    }
   }
 }
 

@@ -33,7 +33,7 @@ const std::vector<Layout> kLayouts = {
     {{3, 24, 7, 9}, true, 1},     {{2, 5, 40, 31}, true, 0},  {{1, 300, 3, 3}, true, 0},
     {{4, 16, 40, 30}, true, 0},   {{3, 2, 7, 7}, false, 0},   {{2, 3, 16, 16}, false, 0},
     {{37, 2, 5}, false, 0},       {{2, 2, 60, 80}, false, 1}, {{1, 1, 130, 136}, false, 0},
-    {{130, 2, 16, 20}, false, 0},
+    {{130, 2, 16, 20}, false, 0}, {{4, 40, 24, 23}, true, 0},
 };
 
 Tensor placed(const Tensor& values, const Layout& l) {
@@ -123,11 +123,13 @@ TEST(CudaBatchNorm, agrees_with_the_cpu_in_both_layouts) {
 TEST(CudaBatchNorm, agrees_in_every_dtype_with_and_without_relu_residual_and_affine) {
   TARN_NEEDS_GPU();
   for (DType dtype : kFloats) {
-    for (size_t i : {3u, 9u, 8u}) {
+    for (size_t i : {2u, 3u, 9u, 8u}) {
       for (int flags = 0; flags < 8; ++flags) {
         check_batch_norm(kLayouts[i], dtype, flags & 1, flags & 2, flags & 4);
       }
     }
+    // Vectors of channels that leave threads without any, and more rows than one tile has.
+    for (size_t i : {1u, 13u}) check_batch_norm(kLayouts[i], dtype, true, true, true);
   }
 }
 

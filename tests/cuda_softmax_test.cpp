@@ -96,43 +96,46 @@ struct LossCase {
   double smoothing;
 };
 
+void check_cross_entropy(const LossCase& c, DType dtype, DType weight_dtype) {
+  constexpr int64_t kIgnored = -100;
+  const Both flat(typed(halves_of_integers(c.rows * c.classes, 3), dtype));
+  const Both x = flat.view({c.rows, c.classes}, {c.classes, 1});
+  std::vector<int64_t> labels;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    labels.push_back(r % 4 == 3 ? kIgnored : (r * 7 + 2) % c.classes);
+  }
+  const Both target(from_vector(labels, {c.rows}));
+  std::vector<double> weights = halves_of_integers(c.classes, 4);
+  for (double& w : weights) w = std::abs(w) + 0.5;
+  const Both weight = c.weighted ? Both(typed(weights, weight_dtype)) : Both(Tensor(), Tensor());
+  const auto cpu = raw::cross_entropy(x.cpu, target.cpu, weight.cpu, kIgnored, c.smoothing);
+  const auto gpu = raw::cross_entropy(x.gpu, target.gpu, weight.gpu, kIgnored, c.smoothing);
+  const std::string what = x.cpu.describe();
+  expect_agree(gpu.loss, cpu.loss, 64, "loss of " + what, 4);
+  expect_agree(gpu.stats, cpu.stats, 32, "stats of " + what, 1);
+  expect_agree(gpu.totals, cpu.totals, 64, "totals of " + what, 4);
+  // One gradient for all rows (stride 0), and one each.
+  const DType wide = cpu.loss.dtype();
+  const Both g(typed(halves_of_integers(c.rows + 1, 5), wide));
+  for (int64_t stride : {0, 1}) {
+    const Both gloss = g.view({c.rows}, {stride}, 1);
+    const Tensor stats = raw::to(cpu.stats, kCuda);
+    expect_agree({raw::cross_entropy_backward(gloss.cpu, x.cpu, target.cpu, weight.cpu, kIgnored,
+                                              c.smoothing, cpu.stats),
+                  raw::cross_entropy_backward(gloss.gpu, x.gpu, target.gpu, weight.gpu, kIgnored,
+                                              c.smoothing, stats)},
+                 is_half(dtype) ? 1 : 32, "gradient of " + what, is_half(dtype) ? 1e-2 : 4);
+  }
+}
+
 TEST(CudaCrossEntropy, losses_statistics_and_gradients_of_every_kind) {
   TARN_NEEDS_GPU();
   const LossCase cases[] = {{5, 3, false, 0},     {40, 10, true, 0},    {7, 65, false, 0.1},
                             {600, 17, true, 0.2}, {3, 1025, true, 0.1}, {2, 9001, false, 0},
                             {1, 1, false, 0.1},   {0, 4, false, 0}};
-  constexpr int64_t kIgnored = -100;
   for (DType dtype : kFloating) {
-    for (const LossCase& c : cases) {
-      const Both flat(typed(halves_of_integers(c.rows * c.classes, 3), dtype));
-      const Both x = flat.view({c.rows, c.classes}, {c.classes, 1});
-      std::vector<int64_t> labels;
-      for (int64_t r = 0; r < c.rows; ++r) {
-        labels.push_back(r % 4 == 3 ? kIgnored : (r * 7 + 2) % c.classes);
-      }
-      const Both target(from_vector(labels, {c.rows}));
-      std::vector<double> weights = halves_of_integers(c.classes, 4);
-      for (double& w : weights) w = std::abs(w) + 0.5;
-      const Both weight = c.weighted ? Both(typed(weights, dtype)) : Both(Tensor(), Tensor());
-      const auto cpu = raw::cross_entropy(x.cpu, target.cpu, weight.cpu, kIgnored, c.smoothing);
-      const auto gpu = raw::cross_entropy(x.gpu, target.gpu, weight.gpu, kIgnored, c.smoothing);
-      const std::string what = x.cpu.describe();
-      expect_agree(gpu.loss, cpu.loss, 64, "loss of " + what, 4);
-      expect_agree(gpu.stats, cpu.stats, 32, "stats of " + what, 1);
-      expect_agree(gpu.totals, cpu.totals, 64, "totals of " + what, 4);
-      // One gradient for all rows (stride 0), and one each.
-      const DType wide = cpu.loss.dtype();
-      const Both g(typed(halves_of_integers(c.rows + 1, 5), wide));
-      for (int64_t stride : {0, 1}) {
-        const Both gloss = g.view({c.rows}, {stride}, 1);
-        const Tensor stats = raw::to(cpu.stats, kCuda);
-        expect_agree({raw::cross_entropy_backward(gloss.cpu, x.cpu, target.cpu, weight.cpu,
-                                                  kIgnored, c.smoothing, cpu.stats),
-                      raw::cross_entropy_backward(gloss.gpu, x.gpu, target.gpu, weight.gpu,
-                                                  kIgnored, c.smoothing, stats)},
-                     is_half(dtype) ? 1 : 32, "gradient of " + what, is_half(dtype) ? 1e-2 : 4);
-      }
-    }
+    for (const LossCase& c : cases) check_cross_entropy(c, dtype, dtype);
+    for (DType of_weights : kFloating) check_cross_entropy({7, 13, true, 0.1}, dtype, of_weights);
   }
 }
 
