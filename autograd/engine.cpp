@@ -87,6 +87,8 @@ class Engine {
   void capture(const Edge& edge, Tensor* into);
   void run();
   Tensor sum_so_far(const Edge& edge);
+  /// Whether a gradient reaches the node behind the edge unseen.
+  bool is_unseen(const Edge& edge) const;
   const Caller& caller() const { return caller_; }
 
  private:
@@ -249,6 +251,18 @@ Tensor Engine::sum_so_far(const Edge& edge) {
 
 Tensor Wants::sum_so_far(int i) const {
   return running.innermost && edges_[i].node ? running.innermost->sum_so_far(edges_[i]) : Tensor();
+}
+
+bool Engine::is_unseen(const Edge& edge) const {
+  const auto captured = captures_.lower_bound({edge.node.get(), 0});
+  return !options_.create_graph && !edge.node->extras_if_any() &&
+         (captured == captures_.end() || captured->first.first != edge.node.get());
+}
+
+DType Wants::dtype_of(int i, DType dtype) const {
+  const Edge& edge = edges_[static_cast<size_t>(i)];
+  if (!running.innermost || !edge.node || !edge.node->converts_to()) return dtype;
+  return running.innermost->is_unseen(edge) ? *edge.node->converts_to() : dtype;
 }
 
 void fail_released(const Node& node) {

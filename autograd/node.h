@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,6 +56,10 @@ class Wants {
   /// place and then return no gradient of its own; else undefined. For gradients with few rows that
   /// are not 0, which are not worth a tensor of the input's size.
   Tensor sum_so_far(int i) const;
+  /// The dtype in which a formula had better make the gradient of input i, which is of `dtype`: if
+  /// the input is a cast (a parameter under autocast) and nobody looks at its gradient on the way,
+  /// that of what was cast. A sum in f32 is then not rounded to halves to be widened again.
+  DType dtype_of(int i, DType dtype) const;
 
  private:
   std::span<const Edge> edges_;
@@ -162,6 +167,9 @@ class Node : public RefCounted<Node> {
   /// Drops saved tensors; a later backward() of this node must say so.
   virtual void release_saved() {}
   virtual bool accumulates() const { return false; }
+  /// Of a conversion between floating dtypes: what its gradients are converted to.
+  std::optional<DType> converts_to() const { return converts_to_; }
+  void set_converts_to(DType dtype) { converts_to_ = dtype; }
 
   const char* name() const { return name_; }
   uint64_t seq() const { return seq_; }
@@ -188,6 +196,7 @@ class Node : public RefCounted<Node> {
   Edge* edges_ = nullptr;
   int num_edges_ = 0;
   int outputs_;
+  std::optional<DType> converts_to_;
   std::unique_ptr<NodeExtras> extras_;
 
   // The pass that works in task_; passes that meet the node meanwhile bring tasks of their own.

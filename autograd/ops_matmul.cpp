@@ -23,6 +23,13 @@ Tensor matmul_matrices(const Tensor& a, const Tensor& b) {
                 });
 }
 
+// The product of two matrices in `dtype`; another one than theirs is not recorded.
+Tensor product_as(const Tensor& a, const Tensor& b, DType dtype) {
+  if (!is_half(a.dtype()) || dtype != DType::kF32) return matmul(a, b);
+  const OpScope scope("matmul");
+  return raw::matmul(a, b, dtype);
+}
+
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -93,7 +100,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                     int64_t rows = 1;  // not by division: n or k may be 0
                     for (int d = 0; d + 1 < g.dim(); ++d) rows *= g.size(d);
                     const Tensor flat = g.dim() == 2 ? g : reshape(g, {rows, n});
-                    if (w[1]) gw = matmul(t(flat), in.dim() == 2 ? in : reshape(in, {rows, k}));
+                    if (w[1]) {
+                      const Tensor flat_in = in.dim() == 2 ? in : reshape(in, {rows, k});
+                      gw = product_as(t(flat), flat_in, w.dtype_of(1, g.dtype()));
+                    }
                     if (w[2]) gb = sum_to_size(flat, {n});
                   }
                   return Grads(gx, gw, gb);

@@ -125,9 +125,13 @@ Tensor to(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
   Tensor out = raw::to(x, dtype);
   if (!is_floating(dtype)) return out;
-  return record("to", out, {x}, save(), [from = x.dtype()](const Saved&, const Tensor& g, Wants) {
+  out = record("to", out, {x}, save(), [from = x.dtype()](const Saved&, const Tensor& g, Wants) {
     return Grads(to(g, from));
   });
+  if (const AutogradMeta* meta = meta_of(out); meta && meta->grad_fn) {
+    meta->grad_fn->set_converts_to(x.dtype());
+  }
+  return out;
 }
 Tensor to(const Tensor& x, Device device) {
   raw::check_defined("to", "x", x);

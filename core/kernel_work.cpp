@@ -48,7 +48,7 @@ double KernelOperands::flops(std::string_view slot) const {
     // probabilities.
     return slot.ends_with("backward") ? 2 * pairs * (3 * d + 2 * e) : 2 * pairs * (d + e);
   }
-  if (slot == "matmul.matmul") {
+  if (slot == "matmul.matmul" || slot == "matmul.matmul_wide") {
     return 2 * count(*tensors_.back()) * static_cast<double>(tensors_[0]->size(-1));
   }
   if (slot == "conv.forward") return conv_flops(*tensors_[1], *tensors_[3]);

@@ -92,6 +92,18 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return out;
 }
 
+Tensor matmul(const Tensor& a, const Tensor& b, DType dtype) {
+  TARN_ASSERT(a.dim() == 2 && b.dim() == 2);
+  if (dtype == a.dtype()) return matmul(a, b);
+  check_matmul("matmul", a, b);
+  TARN_ASSERT(is_half(a.dtype()) && dtype == DType::kF32);
+  if (!kernels(a.device().type).matmul.matmul_wide) return to(matmul(a, b), dtype);
+  Tensor out = empty({a.sizes()[0], b.sizes()[1]}, {.dtype = dtype, .device = a.device()});
+  if (out.numel() == 0) return out;
+  TARN_KERNEL(matmul, matmul_wide, out.device(), as_operand(a), as_operand(b), out);
+  return out;
+}
+
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
   check_matmul("addmm", a, b);
   check_defined("addmm", "c", c);

@@ -8,6 +8,9 @@ namespace tarn::raw {
 
 /// torch.matmul: dot, matrix-vector, matrix-matrix, batched with broadcast batch dimensions.
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// a @ b of two matrices, in dtype: that of both sides, or, of halves, f32 without a rounding in
+/// between (on a GPU with one).
+Tensor matmul(const Tensor& a, const Tensor& b, DType dtype);
 /// alpha * a @ b + beta * c, for matrices; c broadcasts to [M, N].
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha);
 /// epilogue(x @ weight.t() + bias): x [..., K], weight [N, K], bias [N] or undefined -> [..., N].

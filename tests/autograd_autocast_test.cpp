@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/autocast.h"
+#include "tarn/autograd/engine.h"
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/factory.h"
@@ -113,6 +114,49 @@ TEST_F(Autocast, gradients_come_back_in_the_dtype_of_the_weight) {
   // bf16 keeps 8 bits: gradients of at most about 1 differ by some 2^-8.
   EXPECT_LT(largest_difference(low, w.grad()), 0.03);
   EXPECT_GT(largest_difference(low, w.grad()), 0);
+}
+
+TEST_F(Autocast, the_gradient_of_a_weight_is_a_sum_in_f32_that_is_not_rounded_to_halves) {
+  for (const int64_t n : {3, 70}) {  // own product, oneDNN's
+    for (const DType low : {kBF16, kF16}) {
+      Tensor x = randn({5, 37, n}), w = randn({n + 1, n}), b = randn({n + 1});
+      w.set_requires_grad();
+      const Tensor g = randn({5, 37, n + 1}).to(low);
+      {
+        const AutocastGuard autocast(DeviceType::kCPU, low);
+        linear(x, w, b).backward(g);
+      }
+      const Tensor want = matmul(reshape(g, {-1, n + 1}).t().to(DType::kF64),
+                                 reshape(x.to(low), {-1, n}).to(DType::kF64));
+      EXPECT_EQ(w.grad().dtype(), kF32);
+      EXPECT_LT(largest_difference(w.grad(), want), 1e-4) << low << " " << n;
+      EXPECT_GT(largest_difference(want.to(low), want), 1e-3) << "rounding would be seen";
+    }
+  }
+}
+
+TEST_F(Autocast, a_gradient_that_somebody_looks_at_is_of_the_dtype_of_its_tensor) {
+  Tensor x = randn({40, 70}).to(kBF16), w = randn({30, 70});
+  w.set_requires_grad();
+  const Tensor low = w.to(kBF16), out = linear(x, low);
+  EXPECT_EQ(grad({sum(out)}, {low}, {}, {.retain_graph = true})[0].dtype(), kBF16);
+  EXPECT_EQ(grad({sum(out)}, {w}, {}, {.retain_graph = true})[0].dtype(), kF32);
+  const Tensor twice = grad({sum(out)}, {w}, {}, {.create_graph = true})[0];
+  EXPECT_EQ(twice.dtype(), kF32);
+  DType seen = kF32;
+  const int64_t hook = low.register_hook([&](const Tensor& g) {
+    seen = g.dtype();
+    return Tensor();
+  });
+  sum(out).backward({}, true);
+  EXPECT_EQ(seen, kBF16);
+  EXPECT_EQ(w.grad().dtype(), kF32);
+  low.remove_hook(hook);
+  // A second use brings a gradient in halves to the sum.
+  w.zero_grad();
+  sum(out + linear(x, low) + matmul(x, low.t())).backward();
+  const Tensor want = matmul(ones({30, 40}, {.dtype = DType::kF64}), x.to(DType::kF64)) * 3;
+  EXPECT_LT(largest_difference(w.grad(), want), 0.2);
 }
 
 TEST_F(Autocast, backward_gives_the_same_inside_the_guard_as_outside) {

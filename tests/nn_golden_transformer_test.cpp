@@ -10,6 +10,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_elementwise.h"
 #include "tarn/nn/models/bert.h"
 #include "tarn/nn/models/gpt.h"
 #include "tarn/nn/transformer.h"
@@ -128,30 +129,39 @@ void check_training(const std::string& prefix, nn::Module& model, const Case& c,
                                 std::to_string(end_error));
 }
 
-double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b.at(i)));
-  return worst;
+/// The root of the mean squared difference.
+double distance(const Tensor& a, const Tensor& b) {
+  return std::sqrt(square(a - b).mean().item());
 }
 
-/// Ten steps with the forward pass under autocast to bf16, against the exact ones. How far
-/// PyTorch's autocast is from them is in the file too: at most 0.0046 in the loss, 2 (GPT) and 5
-/// (BERT) % of a tensor's gradient. tarn may be half as far again; its figures are properties of
-/// the test (XML).
-template <class Loss>
-void check_half_training(const std::string& prefix, nn::Module& model, Device device, Loss loss) {
+/// Ten steps with the forward pass under autocast to bf16, against the exact ones, from several
+/// starts: how far a single run ends from the exact one is luck. How far PyTorch's autocast is from
+/// them is in the file too: 0.0036 (GPT) and 0.0045 (BERT) in the loss, 2 and 5 % of a tensor's
+/// gradient. tarn may be a quarter farther in the losses, half as far again in the gradient; its
+/// figures are properties of the test (XML).
+template <class Model, class Loss>
+void check_half_training(const std::string& prefix, Model make, Device device, Loss loss_of) {
   SCOPED_TRACE(device.str());
-  const std::vector<double> exact = file().at(prefix + "losses").to_vector<double>();
+  const Tensor exact = file().at(prefix + "exact.losses");
   const TensorDict exact_gradients = under(prefix + "grad.");
-  const double loss_bound =
-      1.5 * worst_difference(file().at(prefix + "bf16.losses").to_vector<double>(), exact);
+  const double loss_bound = 1.25 * distance(file().at(prefix + "bf16.losses"), exact);
   const double gradient_bound = 1.5 * worst_error(under(prefix + "bf16.grad."), exact_gradients);
   TensorDict first;
-  const auto half_loss = [&](int64_t step) {
-    const AutocastGuard autocast(device.type, DType::kBF16);
-    return loss(step);
-  };
-  const double loss_error = worst_difference(train(model, half_loss, first), exact);
+  std::vector<double> losses;
+  for (int64_t start = 0; start < exact.size(0); ++start) {
+    const auto model = make();
+    for (const Tensor& p : model->parameters()) raw::mul_(p, 1 + static_cast<double>(start) / 64);
+    TensorDict gradients;
+    const auto loss = loss_of(*model);
+    const auto half_loss = [&](int64_t step) {
+      const AutocastGuard autocast(device.type, DType::kBF16);
+      return loss(step);
+    };
+    const std::vector<double> run = train(*model, half_loss, gradients);
+    losses.insert(losses.end(), run.begin(), run.end());
+    if (start == 0) first = gradients;
+  }
+  const double loss_error = distance(from_vector(losses, exact.sizes()), exact);
   EXPECT_LT(loss_error, loss_bound);
   EXPECT_GT(loss_error, 1e-4) << "as exact as f32: the products were not in bf16";
   const double gradient_error = worst_error(first, exact_gradients);
@@ -193,8 +203,9 @@ TEST(GoldenTransformer, ten_adamw_steps_of_gpt_follow_pytorch) {
 
 TEST(GoldenTransformer, ten_adamw_steps_of_gpt_in_bf16_stay_within_its_bounds) {
   for (const Device device : devices()) {
-    const auto gpt = golden_gpt({device});
-    check_half_training("gpt.", *gpt, device, golden_gpt_loss(*gpt, device));
+    check_half_training(
+        "gpt.", [&] { return golden_gpt({device}); }, device,
+        [&](nn::models::Gpt& gpt) { return golden_gpt_loss(gpt, device); });
   }
 }
 
@@ -237,8 +248,9 @@ TEST(GoldenTransformer, ten_adamw_steps_of_bert_follow_pytorch) {
 TEST(GoldenTransformer, ten_adamw_steps_of_bert_in_bf16_stay_within_its_bounds) {
   for (const Device device : devices()) {
     const Case c{device};
-    const auto bert = golden_bert(c);
-    check_half_training("bert.", *bert, device, golden_bert_loss(*bert, c));
+    check_half_training(
+        "bert.", [&] { return golden_bert(c); }, device,
+        [&](nn::models::Bert& bert) { return golden_bert_loss(bert, c); });
   }
 }
 

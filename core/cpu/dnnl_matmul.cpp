@@ -67,19 +67,20 @@ dnnl::post_ops make_post_ops(const MatmulCall& call) {
 std::optional<Product> make_product(const MatmulCall& call) {
   const auto type = dnnl_type(call.dtype);
   const bool batched = call.batch > 1;
-  const auto desc = [&](int64_t rows, int64_t cols, int64_t batch_stride, int64_t row,
-                        int64_t col) {
-    if (!batched) return memory::desc({rows, cols}, type, memory::dims{row, col});
+  const auto desc = [&](int64_t rows, int64_t cols, int64_t batch_stride, int64_t row, int64_t col,
+                        bool wide = false) {
+    const auto as = wide ? memory::data_type::f32 : type;
+    if (!batched) return memory::desc({rows, cols}, as, memory::dims{row, col});
     // A stride of 0 is a batch of one, which the library broadcasts.
     const int64_t batch = batch_stride == 0 ? 1 : call.batch;
-    return memory::desc({batch, rows, cols}, type,
+    return memory::desc({batch, rows, cols}, as,
                         memory::dims{batch_stride == 0 ? rows * cols : batch_stride, row, col});
   };
   try {
     Product p;
     const memory::desc a = desc(call.m, call.k, call.a_batch, call.a_row, call.a_col);
     const memory::desc b = desc(call.k, call.n, call.b_batch, call.b_row, call.b_col);
-    const memory::desc c = desc(call.m, call.n, call.c_batch, call.c_row, 1);
+    const memory::desc c = desc(call.m, call.n, call.c_batch, call.c_row, 1, call.wide_c);
     memory::desc bias;
     if (call.bias != nullptr) {
       bias = batched ? memory::desc({1, 1, call.n}, type, memory::format_tag::abc)
@@ -121,6 +122,7 @@ bool dnnl_matmul(const MatmulCall& call) {
                 call.beta,
                 static_cast<uint64_t>(call.dtype) | static_cast<uint64_t>(call.epilogue) << 8 |
                     static_cast<uint64_t>(call.bias != nullptr) << 16 |
+                    static_cast<uint64_t>(call.wide_c) << 17 |
                     static_cast<uint64_t>(task_threads()) << 24};
   std::optional<Product>& found = cache.get(key, [&] { return make_product(call); });
   if (!found) return false;

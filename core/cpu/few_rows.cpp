@@ -95,6 +95,7 @@ void run(const MatmulCall& call) {
 
 bool few_rows_matmul(const MatmulCall& call) {
   if (call.batch != 1 || call.m > kMostRows || call.a_col != 1 || call.b_row != 1) return false;
+  if (call.wide_c) return false;
   if (call.k < 2 * kLanes<float> || call.n * call.k < kLeastWork) return false;
   switch (call.dtype) {
     case DType::kF32:

@@ -11,9 +11,11 @@ namespace tarn::cpu {
 /// C = epilogue(alpha * A B + beta * C + bias), `batch` times.
 /// A: [m, k] and B: [k, n] with any strides (a transpose is a swap of strides), C: [m, n] with
 /// dense rows, bias: [n] or null. Strides count elements. Operands do not overlap C. With beta = 0,
-/// C is not read. All of one dtype; halves accumulate in f32.
+/// C is not read. All of one dtype; halves accumulate in f32, and wide_c makes C f32 (with alpha 1,
+/// beta 0, no bias and no epilogue).
 struct MatmulCall {
   DType dtype = DType::kF32;
+  bool wide_c = false;
   int64_t batch = 1, m = 0, n = 0, k = 0;
   const void* a = nullptr;
   int64_t a_batch = 0, a_row = 0, a_col = 1;

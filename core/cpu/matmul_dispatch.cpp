@@ -61,7 +61,7 @@ void matmul_through_f32(const MatmulCall& call) {
   // Without beta, C is not read.
   const Widened c(halves(call.c), call.batch, call.batch == 1 ? 0 : call.c_batch,
                   call.beta != 0 ? call.m : 0, call.c_row, call.n, 1);
-  const FloatBlock sums(call.beta != 0 ? 0 : call.batch * call.m * call.n);
+  const FloatBlock sums(call.beta != 0 || call.wide_c ? 0 : call.batch * call.m * call.n);
   const Widened bias(halves(call.bias), 1, 0, call.bias != nullptr ? 1 : 0, 0, call.n, 1);
   float* const out = call.beta != 0 ? c.values.data() : sums.data();
   MatmulCall wide = call;
@@ -70,6 +70,11 @@ void matmul_through_f32(const MatmulCall& call) {
   wide.b = b.values.data(), wide.b_batch = b.batch, wide.b_row = b.row, wide.b_col = b.col;
   wide.c = out, wide.c_batch = call.m * call.n, wide.c_row = call.n;
   wide.bias = call.bias != nullptr ? bias.values.data() : nullptr;
+  wide.wide_c = false;
+  if (call.wide_c) {
+    wide.c = call.c, wide.c_batch = call.c_batch, wide.c_row = call.c_row;
+    return matmul(wide);
+  }
   matmul(wide);
   parallel_for(
       call.batch * call.m, 1 + kGrainElements / (call.n + 1), [&](int64_t begin, int64_t end) {

@@ -2,8 +2,9 @@
 """transformer.safetensors, in three parts, all computed in float64 and stored in float32 (losses: float64):
 
 "gpt.": "start.<name>", "tokens" [steps, B, T], "targets" (-1: ignored), "grad.<name>" of step 0,
-        "end.<name>" after AdamW; "losses" [steps]; "bf16.losses" and "bf16.grad.<name>": the same run in
-        float32 with the forward pass under autocast to bfloat16
+        "end.<name>" after AdamW; "losses" [steps]; "bf16.grad.<name>": of step 0 in float32 with the forward
+        pass under autocast to bfloat16; "exact.losses" and "bf16.losses" [starts, steps]: runs in float64 and
+        under autocast from weights that are 1 + start / 64 times those of the start
 "bert.": the same with "mask" [steps, B, T] (0: padding) and "goal" [steps, B, T, C]: the loss is the mean square
         of (hidden - goal) over real tokens plus that of the pooled vectors; "vectors": sentence vectors at the start
 "torch.": nn.Transformer (2 + 2 layers, batch_first): "start.<name>", "src", "tgt", "pad" (1: padding of src),
@@ -20,6 +21,7 @@ from torch import nn
 import golden_io
 
 STEPS = 10
+STARTS = 16  # one run in bfloat16 may be closer to the exact one than another, by luck
 ADAMW = dict(lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
 GPT = dict(vocab=17, block=12, layers=2, heads=2, size=16)
 BERT = dict(vocab=19, positions=10, types=2, layers=2, heads=2, size=16, hidden=24)
@@ -125,7 +127,7 @@ def randomise(model, scale):
 
 
 def train_steps(prefix, model, loss_of, tensors):
-    """STEPS of AdamW; loss_of(step, model)."""
+    """The losses of STEPS of AdamW; loss_of(step, model). With a prefix, the first gradients go to tensors."""
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     losses = []
     for step in range(STEPS):
@@ -133,26 +135,33 @@ def train_steps(prefix, model, loss_of, tensors):
         loss = loss_of(step, model)
         loss.backward()
         losses.append(loss.item())
-        if step == 0:
+        if step == 0 and prefix:
             for name, p in model.named_parameters():
                 tensors[f"{prefix}grad.{name}"] = p.grad.float().clone()  # float32 would be the same memory
         optimizer.step()
-    tensors[prefix + "losses"] = torch.tensor(losses, dtype=torch.float64)
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 def train(prefix, model, loss_of, tensors):
-    """The steps in float64, and from the same weights under autocast to bfloat16."""
+    """The steps in float64, and from several weights in both precisions."""
     for name, p in model.named_parameters():
         tensors[f"{prefix}start.{name}"] = p.detach().float()
-    half = copy.deepcopy(model).float()
-    train_steps(prefix, model, loss_of, tensors)
+    start = copy.deepcopy(model).float()
+    tensors[prefix + "losses"] = train_steps(prefix, model, loss_of, tensors)
     for name, p in model.named_parameters():
         tensors[f"{prefix}end.{name}"] = p.detach().float()
 
     def half_loss(step, model):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss_of(step, model)
-    train_steps(prefix + "bf16.", half, half_loss, tensors)
+    exact, half = [], []
+    for k in range(STARTS):
+        scaled = copy.deepcopy(start)
+        for p in scaled.parameters():
+            p.data *= 1 + k / 64
+        exact.append(train_steps("", copy.deepcopy(scaled).double(), loss_of, tensors))
+        half.append(train_steps("" if k else prefix + "bf16.", scaled, half_loss, tensors))
+    tensors[prefix + "exact.losses"], tensors[prefix + "bf16.losses"] = torch.stack(exact), torch.stack(half)
 
 
 def gpt(tensors):

@@ -3,7 +3,8 @@
 """make_golden.py [--out DIR] [--only ops,layers,optim,resnet,transformer,sentences] [--opinfo PREFIX]
 
 Needs torch, torchvision and numpy (python3-torch, python3-torchvision); the tests need only the files.
-The files were written with PyTorch 1.13; a run with the same version writes the same bytes.
+The files were written with PyTorch 1.13; a run with the same version writes the same bytes, what is in
+bfloat16 and the last bits of float64 on a processor of the same kind.
 "sentences" is not among those made without --only: it needs the package tokenizers (PyPI) too.
 --opinfo PREFIX compares the operator cases with an independent dump in PREFIXf64 and PREFIXf32.
 """
