@@ -7,38 +7,44 @@
 namespace tarn::optim {
 namespace {
 
+ParamGroup<AdamOptions> as_adam(const ParamGroup<AdamWOptions>& group) {
+  const AdamWOptions& o = group.options;
+  return {group.params, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad, o.maximize}};
+}
+
 std::vector<ParamGroup<AdamOptions>> as_adam(const std::vector<ParamGroup<AdamWOptions>>& groups) {
   std::vector<ParamGroup<AdamOptions>> converted;
-  for (const auto& group : groups) {
-    const AdamWOptions& o = group.options;
-    converted.push_back(
-        {group.params, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.amsgrad, o.maximize}});
-  }
+  for (const auto& group : groups) converted.push_back(as_adam(group));
   return converted;
 }
 
 }  // namespace
 
-Adam::Adam(const char* name, const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled)
+Adam::Adam(const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled)
     : Optimizer({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true), decoupled_(decoupled) {
-  for (const auto& group : groups) {
-    const AdamOptions& o = group.options;
-    detail::check_not_negative(name,
-                               {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
-    detail::check_option(o.beta1 >= 0 && o.beta1 < 1, name, "beta1", "in [0, 1)", o.beta1);
-    detail::check_option(o.beta2 >= 0 && o.beta2 < 1, name, "beta2", "in [0, 1)", o.beta2);
-    options_.push_back(o);
-    add_group(group.params, o.lr);
-  }
+  for (const auto& group : groups) Adam::add_param_group(group);
+}
+
+void Adam::add_param_group(const ParamGroup<AdamOptions>& group) {
+  const AdamOptions& o = group.options;
+  const char* name = decoupled_ ? "AdamW" : "Adam";
+  detail::check_not_negative(name,
+                             {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
+  detail::check_option(o.beta1 >= 0 && o.beta1 < 1, name, "beta1", "in [0, 1)", o.beta1);
+  detail::check_option(o.beta2 >= 0 && o.beta2 < 1, name, "beta2", "in [0, 1)", o.beta2);
+  add_group(group.params, o.lr);
+  options_.push_back(o);
 }
 
 Adam::Adam(std::vector<Tensor> params, AdamOptions options)
     : Adam({ParamGroup<AdamOptions>{std::move(params), options}}) {}
-Adam::Adam(const std::vector<ParamGroup<AdamOptions>>& groups) : Adam("Adam", groups, false) {}
+Adam::Adam(const std::vector<ParamGroup<AdamOptions>>& groups) : Adam(groups, false) {}
 AdamW::AdamW(std::vector<Tensor> params, AdamWOptions options)
     : AdamW({ParamGroup<AdamWOptions>{std::move(params), options}}) {}
-AdamW::AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups)
-    : Adam("AdamW", as_adam(groups), true) {}
+AdamW::AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups) : Adam(as_adam(groups), true) {}
+void AdamW::add_param_group(const ParamGroup<AdamWOptions>& group) {
+  Adam::add_param_group(as_adam(group));
+}
 
 void Adam::update(const Batch& batch, double grad_scale) {
   const OpScope scope(decoupled_ ? "adamw" : "adam");

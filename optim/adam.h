@@ -32,11 +32,14 @@ class Adam : public Optimizer {
  public:
   explicit Adam(std::vector<Tensor> params, AdamOptions options = {});
   explicit Adam(const std::vector<ParamGroup<AdamOptions>>& groups);
+  /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
+  /// rate. Throws as the constructor does; then nothing is changed.
+  void add_param_group(const ParamGroup<AdamOptions>& group);
   AdamOptions& options(size_t group = 0) { return options_.at(group); }
   double* momentum(size_t group) override { return &options_.at(group).beta1; }
 
  protected:
-  Adam(const char* name, const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled);
+  Adam(const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled);
 
  private:
   void update(const Batch& batch, double grad_scale) override;
@@ -53,6 +56,7 @@ class AdamW final : public Adam {
  public:
   explicit AdamW(std::vector<Tensor> params, AdamWOptions options = {});
   explicit AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups);
+  void add_param_group(const ParamGroup<AdamWOptions>& group);
 };
 
 }  // namespace tarn::optim

@@ -11,15 +11,17 @@ RMSprop::RMSprop(std::vector<Tensor> params, RMSpropOptions options)
 
 RMSprop::RMSprop(const std::vector<ParamGroup<RMSpropOptions>>& groups)
     : Optimizer({"square_avg", "grad_avg", "momentum_buffer"}, true) {
-  for (const auto& group : groups) {
-    const RMSpropOptions& o = group.options;
-    detail::check_not_negative(
-        "RMSprop",
-        {{"lr", o.lr}, {"eps", o.eps}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
-    detail::check_option(o.alpha >= 0 && o.alpha <= 1, "RMSprop", "alpha", "in [0, 1]", o.alpha);
-    options_.push_back(o);
-    add_group(group.params, o.lr);
-  }
+  for (const auto& group : groups) add_param_group(group);
+}
+
+void RMSprop::add_param_group(const ParamGroup<RMSpropOptions>& group) {
+  const RMSpropOptions& o = group.options;
+  detail::check_not_negative(
+      "RMSprop",
+      {{"lr", o.lr}, {"eps", o.eps}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
+  detail::check_option(o.alpha >= 0 && o.alpha <= 1, "RMSprop", "alpha", "in [0, 1]", o.alpha);
+  add_group(group.params, o.lr);
+  options_.push_back(o);
 }
 
 void RMSprop::update(const Batch& batch, double grad_scale) {
@@ -56,13 +58,15 @@ Adagrad::Adagrad(std::vector<Tensor> params, AdagradOptions options)
     : Adagrad({ParamGroup<AdagradOptions>{std::move(params), options}}) {}
 
 Adagrad::Adagrad(const std::vector<ParamGroup<AdagradOptions>>& groups) : Optimizer({"sum"}, true) {
-  for (const auto& group : groups) {
-    const AdagradOptions& o = group.options;
-    detail::check_not_negative("Adagrad",
-                               {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
-    options_.push_back(o);
-    add_group(group.params, o.lr);
-  }
+  for (const auto& group : groups) add_param_group(group);
+}
+
+void Adagrad::add_param_group(const ParamGroup<AdagradOptions>& group) {
+  const AdagradOptions& o = group.options;
+  detail::check_not_negative("Adagrad",
+                             {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
+  add_group(group.params, o.lr);
+  options_.push_back(o);
 }
 
 void Adagrad::update(const Batch& batch, double grad_scale) {

@@ -22,6 +22,9 @@ class RMSprop final : public Optimizer {
  public:
   explicit RMSprop(std::vector<Tensor> params, RMSpropOptions options = {});
   explicit RMSprop(const std::vector<ParamGroup<RMSpropOptions>>& groups);
+  /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
+  /// rate. Throws as the constructor does; then nothing is changed.
+  void add_param_group(const ParamGroup<RMSpropOptions>& group);
   RMSpropOptions& options(size_t group = 0) { return options_.at(group); }
   double* momentum(size_t group) override { return &options_.at(group).momentum; }
 
@@ -46,6 +49,9 @@ class Adagrad final : public Optimizer {
  public:
   explicit Adagrad(std::vector<Tensor> params, AdagradOptions options = {});
   explicit Adagrad(const std::vector<ParamGroup<AdagradOptions>>& groups);
+  /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
+  /// rate. Throws as the constructor does; then nothing is changed.
+  void add_param_group(const ParamGroup<AdagradOptions>& group);
   AdagradOptions& options(size_t group = 0) { return options_.at(group); }
 
  private:

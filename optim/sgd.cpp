@@ -11,16 +11,18 @@ SGD::SGD(std::vector<Tensor> params, SGDOptions options)
 
 SGD::SGD(const std::vector<ParamGroup<SGDOptions>>& groups)
     : Optimizer({"momentum_buffer"}, false) {
-  for (const auto& group : groups) {
-    const SGDOptions& o = group.options;
-    detail::check_not_negative(
-        "SGD", {{"lr", o.lr}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
-    TARN_CHECK_AS(ValueError, !o.nesterov || (o.momentum > 0 && o.dampening == 0),
-                  "SGD: nesterov needs momentum and no dampening; got momentum=", o.momentum,
-                  ", dampening=", o.dampening);
-    options_.push_back(o);
-    add_group(group.params, o.lr);
-  }
+  for (const auto& group : groups) add_param_group(group);
+}
+
+void SGD::add_param_group(const ParamGroup<SGDOptions>& group) {
+  const SGDOptions& o = group.options;
+  detail::check_not_negative(
+      "SGD", {{"lr", o.lr}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
+  TARN_CHECK_AS(ValueError, !o.nesterov || (o.momentum > 0 && o.dampening == 0),
+                "SGD: nesterov needs momentum and no dampening; got momentum=", o.momentum,
+                ", dampening=", o.dampening);
+  add_group(group.params, o.lr);
+  options_.push_back(o);
 }
 
 void SGD::update(const Batch& batch, double grad_scale) {

@@ -21,6 +21,9 @@ class SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<Tensor> params, SGDOptions options = {});
   explicit SGD(const std::vector<ParamGroup<SGDOptions>>& groups);
+  /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
+  /// rate. Throws as the constructor does; then nothing is changed.
+  void add_param_group(const ParamGroup<SGDOptions>& group);
   SGDOptions& options(size_t group = 0) { return options_.at(group); }
   double* momentum(size_t group) override { return &options_.at(group).momentum; }
 
