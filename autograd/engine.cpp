@@ -255,7 +255,8 @@ Tensor Wants::sum_so_far(int i) const {
 
 bool Engine::is_unseen(const Edge& edge) const {
   const auto captured = captures_.lower_bound({edge.node.get(), 0});
-  return !options_.create_graph && !edge.node->extras_if_any() &&
+  const NodeExtras* extras = edge.node->extras_if_any();
+  return !options_.create_graph && (!extras || extras->hooks.empty()) &&
          (captured == captures_.end() || captured->first.first != edge.node.get());
 }
 

@@ -60,6 +60,9 @@ class SigpipeGuard {
   bool was_pending_;
 };
 
+// Of the words by which ranks tell each other that they are connected: collectives count from 1.
+constexpr uint64_t kMetSlot = 0;
+
 // How long a rank that lost another looks for the reason it may have left in the store.
 constexpr Millis kReasonLimit{500};
 
@@ -172,6 +175,10 @@ class GlooChannel final : public Channel {
     const SigpipeGuard guard;
     try {
       context_->connectFullMesh(addresses, device_);
+      meet(size, deadline);
+    } catch (const PeerError& error) {
+      tarn::detail::fail<DistError>("group ", name_, ": rank ", rank, " of ", size,
+                                    " could not connect to the others: ", error.what());
     } catch (const DistError&) {
       throw;
     } catch (const std::exception& error) {
@@ -214,6 +221,19 @@ class GlooChannel final : public Channel {
   }
 
  private:
+  // Who is connected to all may have nothing more to say and leave at once, while others still
+  // connect, to whom that would look like a failure: so nobody goes on before all are through.
+  void meet(int size, Clock::time_point deadline) {
+    std::vector<std::byte> words(static_cast<size_t>(size));
+    std::vector<TransferPtr> transfers;
+    for (int r = 0; r < size; ++r) {
+      if (r == rank_) continue;
+      transfers.push_back(receive(r, kMetSlot, &words[static_cast<size_t>(r)], 1));
+      transfers.push_back(send(r, kMetSlot, &words[static_cast<size_t>(rank_)], 1));
+    }
+    for (const TransferPtr& transfer : transfers) transfer->wait(deadline);
+  }
+
   std::string reason_key(int rank) const {
     return "group " + name_ + "/ended/" + std::to_string(rank);
   }
