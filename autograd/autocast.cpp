@@ -99,6 +99,10 @@ AutocastGuard::~AutocastGuard() {
   if (--thread_state.guards == 0) thread_state.cache.clear();
 }
 
+void detail::forget_cast(const Tensor& parameter) {
+  if (!thread_state.cache.empty()) thread_state.cache.erase(parameter.impl().get());
+}
+
 bool detail::cast_inputs(CastPolicy policy, const Tensor* const* inputs, Tensor* out,
                          size_t count) {
   DType widest = DType::kBool;

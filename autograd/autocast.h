@@ -64,6 +64,9 @@ namespace detail {
 inline thread_local bool autocast_on = false;
 /// Puts the cast inputs into `out`; false if none has to be cast.
 bool cast_inputs(CastPolicy policy, const Tensor* const* inputs, Tensor* out, size_t count);
+/// Drops the cast of a parameter that is kept until the outermost guard ends, where the parameter's
+/// own memory goes before that. The next operation casts it anew; what is recorded keeps its cast.
+void forget_cast(const Tensor& parameter);
 }  // namespace detail
 
 /// Off until the guard ends, for library code that has chosen its dtypes.

@@ -7,6 +7,10 @@
 // the end of backward. What the tape keeps of a parameter is the storage, whose version is the same
 // when its memory comes back.
 //
+// Where ranks use other units, backward must not gather: which unit it comes to, and when, is not
+// the same on all of them. all_at_once gathers all of them when the root is called with gradients
+// (or when backward begins, if they went meanwhile) and keeps them to the end of backward.
+//
 // Which unit follows which is remembered, so that the next is on its way while one computes. A
 // wrong guess costs memory until the end of the pass. Every rank calls the same units in the same
 // order.
@@ -22,6 +26,11 @@
 
 namespace tarn::dist {
 
+struct UnitGatherOptions {
+  bool prefetch = true;      ///< gather the next unit while one computes
+  bool all_at_once = false;  ///< ranks may use other units, also in forwards with gradients
+};
+
 /// Not thread-safe; modules are called, and backward runs, in the thread that owns it.
 class UnitGather {
  public:
@@ -30,7 +39,7 @@ class UnitGather {
     std::vector<FlatUnit*> flats;
   };
   /// Hooks itself to the modules, of which the first is the root. They outlive it.
-  UnitGather(std::vector<Unit> units, bool prefetch);
+  UnitGather(std::vector<Unit> units, UnitGatherOptions options);
   ~UnitGather();
   UnitGather(const UnitGather&) = delete;
   UnitGather& operator=(const UnitGather&) = delete;
@@ -59,12 +68,15 @@ class UnitGather {
   void after_backward(size_t index);
   void end_backward();
   void gather(size_t index, Index next);
+  void gather_all();
   void release(size_t index);
+  static void release(FlatUnit& flat);
   bool is_root(const FlatUnit& flat) const;
 
   std::vector<State> units_;
-  bool prefetch_;
+  UnitGatherOptions options_;
   int held_ = 0;
+  bool keeping_ = false;  // in a forward after which all units stay
   Index last_forward_, last_backward_;
   std::weak_ptr<int> pass_;  // lives as long as the backward under way
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for hooks on tensors

@@ -110,7 +110,9 @@ std::vector<FlatUnit*> ZeroDataParallel::make_module_units() {
     }
   }
   std::reverse(trained.begin(), trained.end());
-  gather_ = std::make_unique<UnitGather>(std::move(units), options_.prefetch);
+  gather_ = std::make_unique<UnitGather>(
+      std::move(units), UnitGatherOptions{.prefetch = options_.prefetch,
+                                          .all_at_once = options_.find_unused_parameters});
   return trained;
 }
 

@@ -24,8 +24,9 @@
 //   stage 2  parameters 4 P      gradients 4 P / W          optimizer 8 P / W
 //   stage 3  parameters 4 P / W  gradients 4 P / W          optimizer 8 P / W
 // Stage 3 gathers the parameters of a unit, a block of the model, when its module is called and
-// when backward comes to it, and gives them back afterwards (unit_gather.h). To read or write
-// parameters at other times:
+// when backward comes to it, and gives them back afterwards (unit_gather.h). Under autocast the
+// tape keeps half-precision casts of the parameters a forward used, 2 bytes each, until backward is
+// done with them, unless the blocks are checkpointed. To read or write parameters at other times:
 //   {
 //     const auto whole = zero.gathered();  // on all ranks
 //     net.load_state_dict(...);
@@ -58,7 +59,9 @@ struct ZeroOptions {
   /// are given back as soon as they were sent. 3: parameters too.
   int stage = 2;
   double bucket_cap_mb = 25, first_bucket_mb = 1, last_bucket_mb = 1;  ///< as DdpOptions
-  bool find_unused_parameters = false;                                 ///< as DdpOptions
+  /// As DdpOptions. Ranks may use other parameters than each other, so in stage 3 all units are
+  /// gathered together and stay from a forward with gradients to the end of its backward.
+  bool find_unused_parameters = false;
   bool broadcast_buffers = true;  ///< rank 0's, before each forward in training
   bool overlap = true;            ///< communicate during backward
 
@@ -76,8 +79,9 @@ struct ZeroOptions {
 /// gradients are those of the shards, and the parameters' own are gone; further backwards add to
 /// them. Parameters of one buffer share a version: who writes to one of them between a forward and
 /// its backward gets autograd's error for all. Every rank runs the same number of backwards, and in
-/// stage 3 calls the same units in the same order, also without gradients; modules are called as
-/// functions there, since hooks gather. Not thread-safe.
+/// stage 3 calls the same units in the same order, also without gradients (only there, with
+/// find_unused_parameters); modules are called as functions there, since hooks gather. Not
+/// thread-safe.
 class ZeroDataParallel {
  public:
   /// All ranks call it. Throws ValueError for another stage or bucket sizes that are not above 0,

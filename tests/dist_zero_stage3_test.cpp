@@ -3,6 +3,8 @@
 
 #include "tarn/autograd/engine.h"
 #include "tarn/autograd/grad_mode.h"
+#include "tarn/autograd/meta.h"
+#include "tarn/autograd/node.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/tests/dist_zero_tools.h"
 #include "tarn/tests/tests_throws.h"
@@ -230,6 +232,64 @@ TEST(ZeroStage3, frozen_parameters_are_there_until_the_gradient_has_passed) {
       EXPECT_TRUE(weights == wanted) << stage;
     });
   }
+}
+
+TEST(ZeroStage3, inputs_that_outlive_their_graphs_collect_no_hooks) {
+  run_local(2, [](ProcessGroup& group) {
+    Adapted net;
+    ZeroDataParallel zero(net, group, {.stage = 3, .min_unit_numel = 1});
+    const Tensor x = ones({3, 7});
+    x.set_requires_grad();
+    for (int i = 0; i < 3; ++i) {
+      const auto guard = zero.no_sync();
+      sum(net.blocks[0](x)).backward();  // mostly frozen, so that it waits for the gradient of x
+      for (const Tensor& p : net.parameters()) EXPECT_TRUE(is_away(p));
+    }
+    const Edge edge = gradient_edge(x);
+    EXPECT_TRUE(!edge.node->extras_if_any() || edge.node->extras().hooks.empty());
+  });
+}
+
+// Linear layers in a list.
+class Layers : public nn::Module {
+ public:
+  Layers() {
+    for (int i = 0; i < kCount; ++i) layers.add<nn::Linear>({.in = kWidth, .out = kWidth});
+  }
+  Tensor forward(const Tensor& x) override {
+    Tensor h = x;
+    for (nn::Linear* layer : layers) {
+      h = checkpointed ? checkpoint([layer](const Tensor& t) { return (*layer)(t); }, h)
+                       : (*layer)(h);
+    }
+    return h;
+  }
+  static constexpr int64_t kCount = 8, kWidth = 128;
+  nn::ModuleList<nn::Linear> layers{this, "layers"};
+  bool checkpointed = false;
+};
+
+TEST(ZeroStage3, autocast_keeps_no_casts_of_what_went) {
+  run_local(1, [](ProcessGroup& group) {
+    Layers net;
+    ZeroDataParallel zero(net, group, {.stage = 3, .min_unit_numel = 1, .prefetch = false});
+    optim::SGD sgd(zero.shards());
+    zero.attach(sgd);
+    const Tensor x = ones({1, Layers::kWidth});
+    constexpr int64_t kCasts = 2 * Layers::kCount * Layers::kWidth * Layers::kWidth;
+    for (bool evaluates : {true, false}) {
+      net.checkpointed = !evaluates;
+      const AutocastGuard autocast(DeviceType::kCPU, DType::kBF16);
+      const GradModeGuard recording(!evaluates);
+      const int64_t before = memory_stats().allocated;
+      const Tensor y = net(x);
+      EXPECT_LT(memory_stats().allocated - before, kCasts / 4);
+      if (evaluates) continue;
+      sum(y).backward();
+      sgd.zero_grad();
+      EXPECT_LT(memory_stats().allocated - before, kCasts / 4);
+    }
+  });
 }
 
 }  // namespace
