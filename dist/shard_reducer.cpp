@@ -39,10 +39,6 @@ ShardReducer::~ShardReducer() {
   for (const Param& p : params_) p.member->param.remove_hook(p.hook);
 }
 
-void ShardReducer::zero_grad() {
-  for (const Param& p : params_) p.member->param.zero_grad();
-}
-
 void ShardReducer::reset() {
   next_ = 0;
   on_way_.clear();

@@ -42,8 +42,6 @@ class ShardReducer {
   void set_before_reduce(std::function<void()> call) { before_reduce_ = std::move(call); }
   /// Called when backward needs a unit's parameters no longer, whether it synchronises or not.
   void set_unit_done(std::function<void(FlatUnit&)> call) { unit_done_ = std::move(call); }
-  /// Drops the whole gradients that were added up on this rank.
-  void zero_grad();
   /// Backwards that synchronised so far.
   int64_t passes() const { return passes_; }
 

@@ -42,7 +42,7 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
   }
   TensorDict trained;
   for (const auto& [name, param] : parameters) {
-    if (param.requires_grad()) trained.add(name, param);
+    (param.requires_grad() ? trained : frozen_).add(name, param);
   }
   check_same_layout(group, "zero: parameters that require a gradient", trained);
   TARN_CHECK_AS(ValueError, !trained.empty(), "zero: no parameter requires a gradient");
@@ -178,53 +178,85 @@ std::vector<std::shared_ptr<ZeroDataParallel::Attachment>> ZeroDataParallel::att
   return alive;
 }
 
-void ZeroDataParallel::attach(optim::Optimizer& optimizer) {
+// The units that hold its shards, in an order that all ranks share.
+std::vector<FlatUnit*> ZeroDataParallel::units_of(const optim::Optimizer& optimizer,
+                                                  const char* caller) const {
   const std::vector<Tensor> params = optimizer.params();
-  const auto attached = std::make_shared<Attachment>(Attachment{this, &optimizer, {}});
-  std::unordered_set<FlatUnit*> units;
+  std::unordered_set<const FlatUnit*> held;
   for (size_t i = 0; i < params.size(); ++i) {
     const TensorImpl* impl = params[i].impl().get();
     if (const auto shard = by_shard_.find(impl); shard != by_shard_.end()) {
-      if (shard->second.unit->trained()) units.insert(shard->second.unit);
+      if (shard->second.unit->trained()) held.insert(shard->second.unit);
       continue;
     }
     const auto whole = by_param_.find(impl);
-    TARN_CHECK_AS(ValueError, whole != by_param_.end(), "attach: the optimizer's ",
+    TARN_CHECK_AS(ValueError, whole != by_param_.end(), caller, ": the optimizer's ",
                   parameter_text(i, params[i]), " is not a shard of this module's parameters");
-    TARN_CHECK_AS(ValueError, !whole->second.unit, "attach: the optimizer's ",
+    TARN_CHECK_AS(ValueError, !whole->second.unit, caller, ": the optimizer's ",
                   parameter_text(i, params[i]), " is the whole of ", whole->second.member->name,
                   "; make the optimizer of zero.shards(), or of zero.shard(groups)");
   }
   for (const auto& other : attachments()) {
-    TARN_CHECK_AS(ValueError, other->optimizer != &optimizer,
-                  "attach: this optimizer is attached already");
+    if (other->optimizer == &optimizer) continue;
     for (const Tensor& theirs : other->optimizer->params()) {
       const bool both = std::any_of(params.begin(), params.end(), [&](const Tensor& mine) {
         return mine.is_same(theirs) && by_shard_.contains(mine.impl().get());
       });
-      TARN_CHECK_AS(ValueError, !both, "attach: another optimizer that is attached updates ",
+      TARN_CHECK_AS(ValueError, !both, caller, ": another optimizer that is attached updates ",
                     both ? by_shard_.at(theirs.impl().get()).member->name : "", " already");
     }
   }
-  for (const auto& unit : units_) {  // in an order that all ranks share
-    if (units.contains(unit.get())) attached->units.push_back(unit.get());
+  std::vector<FlatUnit*> units;
+  for (const auto& unit : units_) {
+    if (held.contains(unit.get())) units.push_back(unit.get());
   }
+  return units;
+}
+
+void ZeroDataParallel::attach(optim::Optimizer& optimizer) {
+  for (const auto& other : attachments()) {
+    TARN_CHECK_AS(ValueError, other->optimizer != &optimizer,
+                  "attach: this optimizer is attached already");
+  }
+  const auto attached = std::make_shared<Attachment>(
+      Attachment{this, &optimizer, optimizer.num_groups(), units_of(optimizer, "attach")});
   optimizer.register_step_pre_hook([attached](optim::Optimizer&) {
     if (attached->zero) attached->zero->before_step(*attached);
   });
   optimizer.register_step_post_hook([attached](optim::Optimizer&) {
     if (attached->zero) attached->zero->after_step(*attached);
   });
-  optimizer.register_zero_grad_hook([attached](optim::Optimizer&) {
-    if (attached->zero) attached->zero->reducer_->zero_grad();
+  optimizer.register_zero_grad_hook([attached](optim::Optimizer& of) {
+    if (attached->zero) attached->zero->drop_whole_gradients(of);
   });
   attached_.push_back(attached);
+  // It may have made a step already, of this rank's shards alone.
+  if (reducer_->passes() == 0 || (gather_ && gather_->held())) return;
+  for (FlatUnit* unit : attached->units) unit->take_written();
+  after_step(*attached);
 }
 
-void ZeroDataParallel::before_step(const Attachment& attached) {
+// What no_sync() added up, of the parameters whose shards the optimizer holds.
+void ZeroDataParallel::drop_whole_gradients(const optim::Optimizer& optimizer) const {
+  for (const Tensor& shard : optimizer.params()) {
+    const auto found = by_shard_.find(shard.impl().get());
+    if (found != by_shard_.end()) found->second.member->param.zero_grad();
+  }
+}
+
+void ZeroDataParallel::before_step(Attachment& attached) {
   TARN_CHECK_AS(ValueError, !gather_ || !gather_->held(),
                 "zero: a step inside zero.gathered() would leave the gathered parameters behind; "
                 "end the guard first");
+  for (const auto& [name, param] : frozen_) {
+    TARN_CHECK_AS(ValueError, !param.requires_grad(), "zero: ", name,
+                  " required no gradient when ZeroDataParallel was made, and does now: ranks do "
+                  "not share its gradient; make ZeroDataParallel after unfreezing");
+  }
+  if (const size_t groups = attached.optimizer->num_groups(); groups != attached.groups) {
+    attached.units = units_of(*attached.optimizer, "step");
+    attached.groups = groups;
+  }
   for (FlatUnit* unit : attached.units) unit->take_written();
 }
 

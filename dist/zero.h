@@ -118,11 +118,14 @@ class ZeroDataParallel {
   }
   std::vector<Tensor> shard(const std::vector<Tensor>& params) const;
 
-  /// From now on the parameters follow the optimizer's steps, on all ranks, and its zero_grad()
-  /// also drops what no_sync() added up. The optimizer's master copies of half-precision parameters
-  /// take over what others wrote to the parameters. Throws ValueError if the optimizer holds other
-  /// tensors than shards (or parameters that do not require a gradient), is attached already, or
-  /// shares a shard with one that is. Needed before the second backward that synchronises.
+  /// All ranks call it. From now on the parameters follow the optimizer's steps (as they do those
+  /// it has made already), also of groups that are added to it later, and its zero_grad() also
+  /// drops what no_sync() added up of its parameters. The optimizer's master copies of
+  /// half-precision parameters take over what others wrote to the parameters. Throws ValueError if
+  /// the optimizer holds other tensors than shards (or parameters that do not require a gradient),
+  /// is attached already, or shares a shard with one that is; step() does so of groups that were
+  /// added, and if a parameter was unfrozen after ZeroDataParallel was made. Needed before the
+  /// second backward that synchronises.
   void attach(optim::Optimizer& optimizer);
 
   /// While the guard lives, backward only adds up whole gradients on this rank; the first one after
@@ -176,6 +179,7 @@ class ZeroDataParallel {
   struct Attachment {
     ZeroDataParallel* zero;
     const optim::Optimizer* optimizer;
+    size_t groups;                 // that it had when the units were looked up
     std::vector<FlatUnit*> units;  // that hold its shards
   };
   struct Place {
@@ -190,7 +194,9 @@ class ZeroDataParallel {
   void make_reducer(std::vector<FlatUnit*> trained);
   void before_forward();
   void before_reduce();
-  void before_step(const Attachment& attached);
+  std::vector<FlatUnit*> units_of(const optim::Optimizer& optimizer, const char* caller) const;
+  void drop_whole_gradients(const optim::Optimizer& optimizer) const;
+  void before_step(Attachment& attached);
   void after_step(const Attachment& attached);
   std::vector<std::shared_ptr<Attachment>> attachments() const;
   optim::NormAgreement norm_agreement();
@@ -201,6 +207,7 @@ class ZeroDataParallel {
   ProcessGroup& group_;
   ZeroOptions options_;
   std::vector<Tensor> buffers_;
+  TensorDict frozen_;  // parameters that required no gradient when this was made
   std::vector<std::unique_ptr<FlatUnit>> units_;
   PlaceOf by_param_, by_shard_;
   std::unique_ptr<ShardReducer> reducer_;
