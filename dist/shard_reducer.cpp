@@ -67,7 +67,10 @@ void ShardReducer::arrived(size_t index) {
   Unit& unit = units_[p.unit];
   TARN_CHECK_AS(ValueError, unit.flat->holds(*p.member), "zero: ", p.member->name,
                 " was converted or moved after ZeroDataParallel was made; do that before");
-  p.ready = true;
+  if (std::exchange(p.ready, true)) {
+    if (phase_ == Phase::kReducing) take_more(p);
+    return;
+  }
   if (phase_ == Phase::kReducing) take_gradient(p);
   if (--unit.pending > 0) return;
   if (unit_done_) unit_done_(*unit.flat);
@@ -91,6 +94,21 @@ void ShardReducer::take_gradient(Param& p) {
   } else {
     raw::fill_(place, 0);
   }
+  p.member->param.zero_grad();
+}
+
+// Of a backward that a hook ran inside this one: gradients come once for each of them.
+void ShardReducer::take_more(Param& p) {
+  if (p.unit < next_) {
+    refuse("zero: " + p.member->name + " got a second gradient in one backward on rank " +
+           std::to_string(group_.rank()) +
+           " when its first was sent already; call backward outside of hooks, or set overlap = "
+           "false");
+  }
+  const Tensor grad = p.member->param.grad();
+  if (!grad.defined()) return;
+  p.used = true;
+  raw::add_(FlatUnit::part_of(units_[p.unit].whole, *p.member), grad);
   p.member->param.zero_grad();
 }
 

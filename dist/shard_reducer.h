@@ -66,6 +66,7 @@ class ShardReducer {
   void reset();
   void arrived(size_t index);
   void take_gradient(Param& p);
+  void take_more(Param& p);
   void launch_ready();
   void launch(Unit& unit);
   void finish(Unit& unit);

@@ -217,6 +217,44 @@ TEST(ZeroBackward, that_threw_leaves_nothing_behind) {
   }
 }
 
+// A hook runs a backward of the whole model inside that of another forward.
+Tensor nested_loss(ZeroRank& rank) {
+  const Tensor x = test::zero_batch(rank.plan, 0, 5);
+  const Tensor inner = sum(rank.net(x)), y = rank.net(x);
+  y.register_hook([inner](const Tensor&) {
+    inner.backward();
+    return Tensor();
+  });
+  return sum(y);
+}
+
+TEST(ZeroBackward, inside_another_adds_its_gradients_while_nothing_was_sent) {
+  for (int stage : kZeroStages) {
+    run_local(2, [&](ProcessGroup& group) {
+      ZeroRank rank({.stage = stage, .ranks = 2, .overlap = false}, group);
+      sum(rank.net(test::zero_batch(rank.plan, 0, 5))).backward();
+      const double once = rank.zero->grad_norm(INFINITY);
+      rank.optimizer->zero_grad();
+      nested_loss(rank).backward();
+      EXPECT_NEAR(rank.zero->grad_norm(INFINITY), 2 * once, 1e-4 * once);
+      rank.train(2);
+    });
+  }
+}
+
+TEST(ZeroBackward, inside_another_is_an_error_once_gradients_were_sent) {
+  for (int stage : kZeroStages) {
+    const auto errors = test::errors_of("local", 2, [&](ProcessGroup& group) {
+      ZeroRank rank({.stage = stage, .ranks = 2}, group);
+      nested_loss(rank).backward();
+    });
+    for (const std::string& error : errors) {
+      test::expect_part(error, "got a second gradient in one backward on rank ");
+      test::expect_part(error, "; call backward outside of hooks, or set overlap = false");
+    }
+  }
+}
+
 TEST(ZeroForwards, several_before_one_backward_are_summed) {
   for (int stage : kZeroStages) {
     run_local(2, [&](ProcessGroup& group) {
