@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "tarn/core/factory.h"
@@ -35,6 +37,16 @@ Tensor with_own_version(const Tensor& buffer, int64_t offset, int64_t count) {
                 buffer.dtype());
 }
 
+// Parameters of all units there are. Ranks may be threads.
+struct Taken {
+  std::mutex mutex;
+  std::unordered_set<const TensorImpl*> params;
+};
+Taken& taken() {
+  static Taken all;
+  return all;
+}
+
 }  // namespace
 
 FlatUnit::FlatUnit(ProcessGroup& group, const TensorDict& parameters, bool sharded)
@@ -63,9 +75,22 @@ FlatUnit::FlatUnit(ProcessGroup& group, const TensorDict& parameters, bool shard
     m.shard.set_requires_grad(m.param.requires_grad());
   }
   seen_ = flat_.version();
-  if (!sharded_) return;
-  why_away_ = why_away();
-  release();
+  if (sharded_) {
+    why_away_ = why_away();
+    release();
+  }
+  const std::lock_guard lock(taken().mutex);
+  for (const Member& m : members_) taken().params.insert(m.param.impl().get());
+}
+
+FlatUnit::~FlatUnit() {
+  const std::lock_guard lock(taken().mutex);
+  for (const Member& m : members_) taken().params.erase(m.param.impl().get());
+}
+
+bool FlatUnit::is_in_one(const Tensor& param) {
+  const std::lock_guard lock(taken().mutex);
+  return taken().params.contains(param.impl().get());
 }
 
 // The parameters may outlive this object.

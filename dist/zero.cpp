@@ -39,6 +39,8 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
   for (const auto& [name, param] : parameters) {
     TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
                   " belongs to another ZeroDataParallel of stage 3 already");
+    TARN_CHECK_AS(ValueError, !FlatUnit::is_in_one(param), "zero: ", name,
+                  " belongs to another ZeroDataParallel already; end that first");
   }
   TensorDict trained;
   for (const auto& [name, param] : parameters) {

@@ -85,12 +85,13 @@ struct ZeroOptions {
 class ZeroDataParallel {
  public:
   /// All ranks call it. Throws ValueError for another stage or bucket sizes that are not above 0,
-  /// if no parameter requires a gradient, and, on all ranks, if the models differ, naming the first
-  /// parameter or buffer, or train other parameters; DeviceError if this rank's module is spread
-  /// over several devices. Then it gives everyone rank 0's values and moves the parameters that
-  /// require a gradient now to buffers (stage 3: all of them): they stay the same tensors, and are
-  /// converted or moved no longer. module and group outlive it; optimizers may go before it or
-  /// after. Parameters of stage 3 cannot be read after it is gone.
+  /// if no parameter requires a gradient or one belongs to another ZeroDataParallel, and, on all
+  /// ranks, if the models differ, naming the first parameter or buffer, or train other parameters;
+  /// DeviceError if this rank's module is spread over several devices. Then it gives everyone rank
+  /// 0's values and moves the parameters that require a gradient now to buffers (stage 3: all of
+  /// them): they stay the same tensors, and are converted or moved no longer. module and group
+  /// outlive it; optimizers may go before it or after. Parameters of stage 3 cannot be read after
+  /// it is gone.
   ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options = {});
   ~ZeroDataParallel();
   ZeroDataParallel(const ZeroDataParallel&) = delete;

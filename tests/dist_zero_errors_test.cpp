@@ -84,6 +84,20 @@ TEST(ZeroErrors, of_attach_and_shard) {
   }
 }
 
+TEST(ZeroErrors, of_a_second_one_for_a_module) {
+  for (int stage : {1, 2}) {
+    run_local(2, [&](ProcessGroup& group) {
+      ZeroNet net;
+      std::optional<ZeroDataParallel> zero;
+      zero.emplace(net, group, ZeroOptions{.stage = stage});
+      EXPECT_THROWS_WITH(ZeroDataParallel(net, group), ValueError,
+                         "zero: scale belongs to another ZeroDataParallel already; end that first");
+      zero.reset();
+      zero.emplace(net, group, ZeroOptions{.stage = 3});
+    });
+  }
+}
+
 TEST(ZeroErrors, of_a_second_backward_without_an_optimizer) {
   for (int stage : kZeroStages) {
     const auto errors = test::errors_of("local", 2, [&](ProcessGroup& group) {
