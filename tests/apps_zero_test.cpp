@@ -97,12 +97,21 @@ TEST_F(ZeroGpt, a_run_goes_on_with_other_ranks_and_another_stage) {
     const double near = std::string(dtype) == "float32" ? 1e-3 : 0.05;
     for (size_t i = 0; i < legs.size(); ++i) EXPECT_NEAR(legs[i], whole[i], near) << dtype << i;
   }
-  // A process alone goes on from there, and writes text.
-  const Ended alone =
-      Process(kGpt, {"--resume", folder / "legs-float32", "--zero-stage", "0", "--max-iters", "62"},
-              folder)
-          .wait();
-  EXPECT_EQ(alone.code, 0) << alone.err;
+  // A process alone estimates the losses of such a run, and goes on with it.
+  const std::vector<std::string> resume = {"--resume", folder / "legs-float32"};
+  const auto alone = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), resume.begin(), resume.end());
+    return Process(kGpt, flags, folder).wait();
+  };
+  const Ended estimate = alone({"--eval-only"});
+  EXPECT_EQ(estimate.code, 0) << estimate.err;
+  EXPECT_NE(estimate.out.find("val loss "), std::string::npos) << estimate.out;
+  const Ended asks = alone({"--zero-stage", "2"});
+  EXPECT_EQ(asks.code, 2) << asks.out;
+  EXPECT_NE(asks.err.find("--zero-stage 2 shares the training state"), std::string::npos);
+  const Ended goes_on = alone({"--max-iters", "62"});
+  EXPECT_EQ(goes_on.code, 0) << goes_on.err;
+  EXPECT_EQ(figures("legs-float32", "loss").size(), whole.size() + 2);
 }
 
 TEST_F(ZeroGpt, needs_ranks_and_says_so) {
@@ -171,6 +180,16 @@ TEST_F(Zero, resnet_loses_and_scores_as_stage_0) {
       run(3, kResnet, {"--resume", folder / "runs/stage3", "--zero-stage", "2", "--epochs", "3"});
   EXPECT_EQ(resumed.code, 0) << resumed.out << resumed.err;
   EXPECT_EQ(figures("runs/stage3", "test_loss").size(), 3u);
+  // A process alone tests such a run, and goes on with it.
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--test-only"}, {"--epochs", "4"}}) {
+    std::vector<std::string> alone = {"--resume", folder / "runs/stage3"};
+    alone.insert(alone.end(), more.begin(), more.end());
+    const Ended ended = Process(kResnet, alone, folder).wait();
+    EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+    EXPECT_NE(ended.out.find("Test: Acc@1 "), std::string::npos) << ended.out;
+  }
+  EXPECT_EQ(figures("runs/stage3", "test_loss").size(), 4u);
   const Ended mean = run(2, kResnet, flags("mean", {"-z", "3", "--model-ema"}));
   EXPECT_NE(mean.err.find("--model-ema keeps a copy of all weights on each rank"),
             std::string::npos)

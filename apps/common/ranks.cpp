@@ -34,7 +34,8 @@ void declare_rank_flags(Options& options, RankSettings& s) {
   options
       .add("-z, --zero-stage", &s.zero_stage,
            "what a rank keeps only its part of: 1: the optimizer's state, 2: gradients too, 3: "
-           "parameters too; 0: of nothing (ddp). Losses are the same")
+           "parameters too (but while samples and checkpoints are written and images tested: then "
+           "each rank holds the whole model); 0: of nothing (ddp). Losses are the same")
       .range(0, 3);
   options
       .add("--replicas", &s.replicas,
@@ -48,16 +49,17 @@ void declare_rank_flags(Options& options, RankSettings& s) {
       .at_least(0);
 }
 
-void check_rank_flags(const RankSettings& s, const Ranks& ranks, const char* program) {
+void check_rank_flags(RankSettings& s, const Ranks& ranks, const Options& options) {
   if (s.rebalance > 0 && ranks.size() == 1 && s.parallel != "dp") {
     throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
   }
+  if (ranks.size() == 1 && !options.given("--zero-stage")) s.zero_stage = 0;
   if (s.zero_stage == 0) return;
   const std::string stage = "--zero-stage " + std::to_string(s.zero_stage);
   if (ranks.size() == 1) {
     throw UsageError(stage +
                      " shares the training state of several ranks; try tarn-run --nproc 2 " +
-                     program + " ...");
+                     options.program() + " ...");
   }
   if (s.rebalance > 0) throw UsageError("--rebalance measures ranks of --zero-stage 0");
 }

@@ -26,8 +26,9 @@ struct RankSettings {
 void declare_rank_flags(Options& options, RankSettings& settings);
 
 class Ranks;
-/// Throws UsageError where flags ask for several ranks and there is one, or do not go together.
-void check_rank_flags(const RankSettings& settings, const Ranks& ranks, const char* program);
+/// Throws UsageError where flags ask for several ranks and there is one, or do not go together. A
+/// --zero-stage that one process takes over from a run of several becomes 0.
+void check_rank_flags(RankSettings& settings, const Ranks& ranks, const Options& options);
 
 /// The devices of --parallel dp, the first of which is --device; none if it is not asked for.
 /// Throws UsageError where there are fewer than --replicas, or where it is not clear how many.

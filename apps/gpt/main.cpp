@@ -365,7 +365,7 @@ int run(int argc, char** argv) {
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
-  if (!s.sample) check_rank_flags(s.ranks, ranks, "tarn-gpt");
+  if (!s.sample) check_rank_flags(s.ranks, ranks, options);
   const std::string before = s.eval_only ? "" : ranks.restarted_run();
   if (!before.empty()) {
     s.resume = before;

@@ -239,7 +239,7 @@ int run(int argc, char** argv) {
   const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");
-  check_rank_flags(s.ranks, ranks, "tarn-resnet");
+  check_rank_flags(s.ranks, ranks, options);
   const std::string before = ranks.restarted_run();
   if (!before.empty() && !s.test_only) {
     s.resume = before;
