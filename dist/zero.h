@@ -31,6 +31,14 @@
 //     const auto whole = zero.gathered();  // on all ranks
 //     net.load_state_dict(...);
 //   }
+// Functions of a module that pass its hooks by (Translator::encode) need that guard too, from their
+// forward to the end of backward. Hooks that were registered before ZeroDataParallel was made run
+// before its own, which is before the parameters are there.
+//
+// Gradients are sent in the reverse order of registration, the same on all ranks: a parameter that
+// is registered last and used first holds up all others until backward is over. Only the time
+// depends on it.
+//
 // Source: Rajbhandari et al. 2020, arXiv:1910.02054.
 #pragma once
 
