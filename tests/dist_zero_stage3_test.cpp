@@ -6,6 +6,7 @@
 #include "tarn/autograd/meta.h"
 #include "tarn/autograd/node.h"
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/nn/models/translator.h"
 #include "tarn/tests/dist_zero_tools.h"
 #include "tarn/tests/tests_throws.h"
 
@@ -173,19 +174,24 @@ TEST(ZeroStage3, a_module_that_is_converted_afterwards_is_an_error) {
   });
 }
 
+// The same on all ranks and in each run.
+void fill_parameters(nn::Module& net) {
+  unsigned seed = 0;
+  for (Tensor& p : net.parameters()) {
+    std::mt19937 random(++seed);
+    for (int64_t i = 0; i < p.numel(); ++i) {
+      p.data<float>()[i] = static_cast<float>(static_cast<int>(random() % 200) - 100) / 250.f;
+    }
+  }
+}
+
 // Blocks that mostly do not train, as with adapters; one that does not at all; one that is called
 // twice, side by side.
 class Adapted : public nn::Module {
  public:
   Adapted() {
     for (int i = 0; i < 4; ++i) blocks.add(std::make_unique<test::ZeroBlock>());
-    unsigned seed = 0;
-    for (Tensor& p : parameters()) {
-      std::mt19937 random(++seed);
-      for (int64_t i = 0; i < p.numel(); ++i) {
-        p.data<float>()[i] = static_cast<float>(static_cast<int>(random() % 200) - 100) / 250.f;
-      }
-    }
+    fill_parameters(*this);
     blocks[0].first.requires_grad_(false);
     blocks[1].requires_grad_(false);
     blocks[2].second.requires_grad_(false);
@@ -290,6 +296,49 @@ TEST(ZeroStage3, autocast_keeps_no_casts_of_what_went) {
       EXPECT_LT(memory_stats().allocated - before, kCasts / 4);
     }
   });
+}
+
+// Its encode() passes the hooks of the model by.
+TEST(ZeroStage3, gathered_serves_functions_that_run_no_hooks) {
+  std::string wanted;
+  for (int stage : {0, 3}) {
+    run_local(2, [&](ProcessGroup& group) {
+      nn::models::Translator net({.source_vocab = 11,
+                                  .target_vocab = 9,
+                                  .positions = 8,
+                                  .layers = 2,
+                                  .layer = {.size = 8, .heads = 2, .hidden = 12, .dropout = 0}});
+      fill_parameters(net);
+      std::optional<DistributedDataParallel> ddp;
+      std::optional<ZeroDataParallel> zero;
+      if (stage == 0) {
+        ddp.emplace(net, group);
+      } else {
+        zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1});
+      }
+      optim::SGD sgd(zero ? zero->shards() : net.parameters(), {.lr = 0.05});
+      if (zero) zero->attach(sgd);
+      const Tensor source = full({2, 4}, group.rank(), {.dtype = DType::kI64});
+      const Tensor target = full({2, 3}, 2 + group.rank(), {.dtype = DType::kI64});
+      if (zero) EXPECT_THROWS_WITH(net.encode(source), ValueError, "is sharded, and its whole");
+      for (int step = 0; step < 3; ++step) {
+        sgd.zero_grad();
+        {
+          std::optional<ZeroDataParallel::Gathered> whole;
+          if (zero) whole.emplace(zero->gathered());
+          const Tensor y = net.decode(target, net.encode(source));
+          mean(y * y).backward();
+        }
+        sgd.step();
+      }
+      std::optional<ZeroDataParallel::Gathered> whole;
+      if (zero) whole.emplace(zero->gathered());
+      if (group.rank() > 0) return;
+      const std::string weights = bits_of(net.parameters());
+      if (stage == 0) wanted = weights;
+      EXPECT_TRUE(weights == wanted);
+    });
+  }
 }
 
 }  // namespace
