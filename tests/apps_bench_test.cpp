@@ -88,15 +88,30 @@ TEST(BenchTrain, an_input_is_three_sizes_and_nothing_else) {
 }
 
 TEST(BenchGenerate, weights_in_the_caches_are_not_compared_with_memory) {
+  EXPECT_EQ(generate_text({.model = "gpt2"},
+                          {.tokens_per_s = 30, .limit = 40, .read_gbps = 20, .weights_mib = 477}),
+            "gpt2, float32: 30.0 tokens/s, batch 1; 75 % of the 40.0 that reading the weights at "
+            "20.0 GB/s "
+            "allows");
   EXPECT_EQ(
-      generate_text("gpt2", {.tokens_per_s = 30, .limit = 40, .read_gbps = 20, .weights_mib = 477}),
-      "gpt2: 30.0 tokens/s, batch 1; 75 % of the 40.0 that reading the weights at 20.0 GB/s "
-      "allows");
-  EXPECT_EQ(
-      generate_text("gpt",
+      generate_text({.model = "gpt", .dtype = "bfloat16"},
                     {.tokens_per_s = 900, .limit = 250, .read_gbps = 11, .weights_mib = 40.7}),
-      "gpt: 900.0 tokens/s, batch 1; the 40.7 MiB of weights stay in the caches: from memory, "
+      "gpt, bfloat16: 900.0 tokens/s, batch 1; the 40.7 MiB of weights stay in the caches: from "
+      "memory, "
       "at 11.0 GB/s, it would be 250.0 at most");
+}
+
+TEST_F(Bench, generates_with_weights_of_the_dtype_that_is_asked_for) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    const test::Ended done =
+        run({}, {"generate", "--model", "gpt", "--tokens", "4", "--dtype", dtype});
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_NE(done.out.find("gpt, " + dtype + ": "), std::string::npos) << done.out;
+    const std::string mib = dtype == "float32" ? "40.7 MiB" : "20.4 MiB";
+    if (done.out.find("stay in the caches") != std::string::npos) {
+      EXPECT_NE(done.out.find(mib), std::string::npos) << done.out;
+    }
+  }
 }
 
 TEST(BenchMeeting, ends_for_all_when_one_rank_cannot_come) {

@@ -40,6 +40,8 @@ GenerateResult bench_generate(const GenerateSettings& s) {
   const Tensor prompt = work.x.narrow(1, 0, kPrompt).to(device);
   const nn::SampleOptions greedy{.temperature = 0};
   check(*gpt, gpt->generate(prompt, kChecked, greedy));
+  const DType dtype = parse_dtype(s.dtype);
+  gpt->to(dtype);
 
   nn::KeyValueCache cache = gpt->make_cache();
   Tensor next = nn::sample_tokens(gpt->next_logits(prompt, cache), greedy).unsqueeze(1);
@@ -53,15 +55,16 @@ GenerateResult bench_generate(const GenerateSettings& s) {
   GenerateResult r{};
   r.tokens_per_s = 1 / median(times);
   r.read_gbps = device.is_cpu() ? measure_read_gbps() : measure_peak(device).gbps;
-  const double bytes = 4.0 * static_cast<double>(gpt->num_parameters_without_positions());
+  const double bytes =
+      static_cast<double>(item_size(dtype) * gpt->num_parameters_without_positions());
   r.limit = r.read_gbps * 1e9 / bytes;
   r.weights_mib = bytes / (1 << 20);
   return r;
 }
 
-std::string generate_text(const std::string& model, const GenerateResult& r) {
-  const std::string rate =
-      apps::format("%s: %.1f tokens/s, batch 1; ", model.c_str(), r.tokens_per_s);
+std::string generate_text(const GenerateSettings& s, const GenerateResult& r) {
+  const std::string rate = apps::format("%s, %s: %.1f tokens/s, batch 1; ", s.model.c_str(),
+                                        s.dtype.c_str(), r.tokens_per_s);
   if (r.tokens_per_s > r.limit) {
     // Then memory is not what limits, and a share of it means nothing.
     return rate + apps::format(

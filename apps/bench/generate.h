@@ -7,7 +7,7 @@
 namespace tarn::bench {
 
 struct GenerateSettings {
-  std::string model = "gpt2", device = "cpu";
+  std::string model = "gpt2", device = "cpu", dtype = "float32";  ///< dtype: of the weights
   int64_t tokens = 64;
 };
 
@@ -18,12 +18,12 @@ struct GenerateResult {
   double weights_mib;
 };
 
-/// One text, f32, with the key-value cache, after a prompt of 8 tokens; the most likely token each
-/// time. Checks the first tokens against the model without a cache. Throws Error on a model that is
-/// no GPT.
+/// One text, with the key-value cache, after a prompt of 8 tokens; the most likely token each time.
+/// Checks the first tokens, in f32, against the model without a cache. Throws Error on a model that
+/// is no GPT.
 GenerateResult bench_generate(const GenerateSettings& settings);
 
 /// One line for people.
-std::string generate_text(const std::string& model, const GenerateResult& result);
+std::string generate_text(const GenerateSettings& settings, const GenerateResult& result);
 
 }  // namespace tarn::bench

@@ -199,7 +199,7 @@ int run_generate(const bench::GenerateSettings& settings, bool json) {
                      .text()
               << "\n";
   } else {
-    std::cout << bench::generate_text(settings.model, r) << "\n";
+    std::cout << bench::generate_text(settings, r) << "\n";
   }
   return 0;
 }
@@ -288,6 +288,7 @@ int run(int argc, char** argv) {
   if (command == "generate") {
     if (options.given("--model")) g.model = s.model;
     g.device = s.device;
+    g.dtype = s.dtype;
     return run_generate(g, json);
   }
   if (command == "roofline") {
