@@ -143,6 +143,15 @@ void Reducer::arrived(size_t index) {
            ", which it did not in the first backward; every backward must use the same "
            "parameters, or set find_unused_parameters instead");
   }
+  if (p.ready) {  // of a backward that a hook ran inside this one
+    if (p.bucket < next_) {
+      refuse("ddp: " + p.name + " got a second gradient in one backward on rank " +
+             std::to_string(group_.rank()) +
+             " when its first was sent already; call backward outside of hooks, or set overlap = "
+             "false");
+    }
+    return take_gradient(p);
+  }
   p.ready = true;
   if (!rebuilt_) arrival_.push_back(index);
   take_gradient(p);

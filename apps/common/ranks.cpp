@@ -50,7 +50,10 @@ void declare_rank_flags(Options& options, RankSettings& s) {
 }
 
 void check_rank_flags(RankSettings& s, const Ranks& ranks, const Options& options) {
-  if (s.rebalance > 0 && ranks.size() == 1 && s.parallel != "dp") {
+  const bool alone = ranks.size() == 1 && s.parallel != "dp";
+  // What a run that several ranks began left in its settings is not asked of a process alone.
+  if (alone && !options.given("--rebalance")) s.rebalance = 0;
+  if (alone && s.rebalance > 0) {
     throw UsageError("--rebalance needs parts to share the batch: several ranks, or --parallel dp");
   }
   if (ranks.size() == 1 && !options.given("--zero-stage")) s.zero_stage = 0;

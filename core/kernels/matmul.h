@@ -17,8 +17,7 @@ struct MatmulKernels {
   void (*matmul)(const Tensor& a, const Tensor& b, const Tensor& bias, double alpha, double beta,
                  Epilogue epilogue, const Tensor& out, Stream stream) = nullptr;
   /// out = a @ b for matrices of halves, as above, and out in f32: not rounded. May be null.
-  void (*matmul_wide)(const Tensor& a, const Tensor& b, const Tensor& out,
-                      Stream stream) = nullptr;
+  void (*matmul_wide)(const Tensor& a, const Tensor& b, const Tensor& out, Stream stream) = nullptr;
 };
 
 }  // namespace tarn
