@@ -31,6 +31,19 @@ void ranks(nn::Module& net, const std::vector<data::Batch>& mine,
   join.finish();
 }
 
+void sharded(nn::Module& net, Tensor (*loss)(nn::Module&)) {
+  auto group = dist::init_process_group();
+  dist::ZeroDataParallel zero(net, *group, {.stage = 2});
+  optim::AdamW adamw(zero.shards(), {.lr = 1e-3});
+  zero.attach(adamw);
+  loss(net).backward();
+  zero.clip_grad_norm_(1.0);
+  adamw.step();
+  const auto whole = zero.gathered();
+  const TensorDict state = zero.full_optimizer_state(adamw);
+  std::cout << state.size() << "\n";
+}
+
 // "Where time and memory go"
 void measuring(nn::Module& net, void (*train_step)()) {
   Profiler profiler({.schedule = ProfilerSchedule{.wait = 1, .warmup = 1, .active = 3}});
