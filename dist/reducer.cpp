@@ -176,7 +176,11 @@ void Reducer::launch_ready() {
 void Reducer::launch(Bucket& b, bool last) {
   const MemoryTagGuard tag(MemoryTag::kCommunication);
   GradBucket bucket{b.flat, static_cast<int>(&b - buckets_.data()), last, {}};
-  for (size_t i : b.params) bucket.params.push_back(params_[i].tensor);
+  for (size_t i : b.params) {
+    bucket.params.push_back(params_[i].tensor);
+    // Until finish(): nothing may be added to what is on its way.
+    if (params_[i].ready) params_[i].tensor.set_grad(Tensor());
+  }
   b.sent_at = seconds_between(start_, Clock::now());
   b.work = comm_hook_(group_, bucket);
 }
@@ -264,8 +268,8 @@ void Reducer::finish() {
   }
   agree_on_use();
   for (Param& p : params_) {
-    // Nobody used it: absent stays absent, so that optimizers leave it alone.
-    if (!p.ready && p.used) p.tensor.set_grad(p.view);
+    // Where nobody used it, absent stays absent, so that optimizers leave it alone.
+    if (p.ready || p.used) p.tensor.set_grad(p.view);
   }
 }
 
