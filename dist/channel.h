@@ -57,6 +57,11 @@ class Channel {
 };
 using ChannelPtr = std::unique_ptr<Channel>;
 
+/// Returns when every rank of a new channel has called it. Who has its connections, and serves the
+/// store, may have nothing to say and leave at once; to those that still connect that would look
+/// like a failure. Throws as Transfer::wait.
+void meet(Channel& channel, int rank, int size, Clock::time_point deadline);
+
 /// Makes the channel of a group; `name` is the same on its ranks and used once.
 using ChannelFactory =
     std::function<ChannelPtr(const std::string& name, int rank, int size, Millis timeout)>;

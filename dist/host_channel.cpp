@@ -312,7 +312,9 @@ ChannelPtr make_host_channel(Store& store, const std::string& name, int rank, in
                                  time_left(deadline));
   if (rank == 0 && desk->segment) desk->segment->unlink();
   if (std::count(opinions.begin(), opinions.end(), "yes") != size) return nullptr;
-  return std::make_unique<HostChannel>(desk, size);
+  auto channel = std::make_unique<HostChannel>(desk, size);
+  meet(*channel, rank, size, deadline);
+  return channel;
 }
 
 std::shared_ptr<ProcessGroup> make_host_group(std::shared_ptr<Store> store, int rank, int size,
