@@ -4,18 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tarn/dist/error.h"
+
 namespace tarn::dist {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
-
-std::string names_text(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
-  return text;
-}
 
 }  // namespace
 
@@ -73,7 +67,13 @@ std::string missing_text(const char* who, const std::vector<std::string>& names,
                          int rank) {
   return std::string(who) + ": " + std::to_string(names.size()) + " of " + std::to_string(all) +
          " parameters got no gradient in this backward on rank " + std::to_string(rank) + ": " +
-         names_text(names);
+         list_text(names);
+}
+
+std::string second_text(const char* who, const std::string& name, int rank) {
+  return std::string(who) + ": " + name + " got a second gradient in one backward on rank " +
+         std::to_string(rank) +
+         " when its first was sent already; call backward outside of hooks, or set overlap = false";
 }
 
 }  // namespace tarn::dist

@@ -29,4 +29,8 @@ std::vector<std::vector<size_t>> plan_buckets(const std::vector<Tensor>& params,
 std::string missing_text(const char* who, const std::vector<std::string>& names, size_t all,
                          int rank);
 
+/// Of a parameter whose gradient came again, from a backward that a hook ran inside this one, when
+/// the first had left.
+std::string second_text(const char* who, const std::string& name, int rank);
+
 }  // namespace tarn::dist

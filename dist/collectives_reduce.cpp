@@ -10,7 +10,8 @@ namespace {
 
 // At most so many parts, so that a huge message does not become thousands of small ones.
 constexpr size_t kMostSegments = 64;
-// Of all ranks that a rank hears at a time: many of them are a pipeline of their own.
+// Parts that a rank has room for, of all ranks together: where many send, less depth is needed to
+// keep it busy.
 constexpr size_t kMostRoom = 8;
 
 size_t segment_bytes(const Pipeline& pipeline, size_t chunk) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "tarn/core/error.h"
 
@@ -39,6 +40,8 @@ class PeerError : public DistError {
 /// What calls on a dead group say.
 std::string ended_earlier(const std::string& reason);
 
+/// "fc.weight, fc.bias": the first few, and how many more.
+std::string list_text(const std::vector<std::string>& names);
 /// "250 ms", "30 s".
 std::string duration_text(Millis time);
 /// What is left until a deadline, rounded up; 0 if it has passed.

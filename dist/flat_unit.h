@@ -64,8 +64,6 @@ class FlatUnit {
   /// Nothing where the buffer is whole already, or on its way.
   void start_gather();
   void wait_gathered();
-  /// Whether the buffer holds what the shards hold.
-  bool whole() const { return whole_; }
   /// The shards were written to: what was gathered no longer counts, and is given back.
   void shards_changed();
   /// Gives the buffer's memory back, if this unit is sharded. What is on its way is waited for.
@@ -87,8 +85,8 @@ class FlatUnit {
   Tensor arriving_;  // sharded: the buffer on its way, in memory that becomes flat_'s
   WorkPtr work_;
   Storage::WhyAway why_away_;  // of a parameter whose memory was given back
-  bool whole_ = true;
-  uint32_t seen_ = 0;  // flat_'s version when it last held what the shards hold
+  bool whole_ = true;          // the buffer holds what the shards hold
+  uint32_t seen_ = 0;          // flat_'s version when it last held what the shards hold
 };
 
 }  // namespace tarn::dist

@@ -144,12 +144,7 @@ void Reducer::arrived(size_t index) {
            "parameters, or set find_unused_parameters instead");
   }
   if (p.ready) {  // of a backward that a hook ran inside this one
-    if (p.bucket < next_) {
-      refuse("ddp: " + p.name + " got a second gradient in one backward on rank " +
-             std::to_string(group_.rank()) +
-             " when its first was sent already; call backward outside of hooks, or set overlap = "
-             "false");
-    }
+    if (p.bucket < next_) refuse(second_text("ddp", p.name, group_.rank()));
     return take_gradient(p);
   }
   p.ready = true;

@@ -99,12 +99,7 @@ void ShardReducer::take_gradient(Param& p) {
 
 // Of a backward that a hook ran inside this one: gradients come once for each of them.
 void ShardReducer::take_more(Param& p) {
-  if (p.unit < next_) {
-    refuse("zero: " + p.member->name + " got a second gradient in one backward on rank " +
-           std::to_string(group_.rank()) +
-           " when its first was sent already; call backward outside of hooks, or set overlap = "
-           "false");
-  }
+  if (p.unit < next_) refuse(second_text("zero", p.member->name, group_.rank()));
   const Tensor grad = p.member->param.grad();
   if (!grad.defined()) return;
   p.used = true;

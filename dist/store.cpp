@@ -10,14 +10,6 @@ namespace {
 // How long a rank waits before it looks whether the meeting was called off.
 constexpr Millis kSlice{200};
 
-std::string list_text(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 8;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kMost) text += ", and " + std::to_string(names.size() - kMost) + " more";
-  return text;
-}
-
 }  // namespace
 
 std::string ranks_text(const std::vector<int>& ranks) {

@@ -37,10 +37,10 @@ ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, Zero
   check_same_model("zero", module, group);
   const TensorDict parameters = module.named_parameters();
   for (const auto& [name, param] : parameters) {
-    TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
-                  " belongs to another ZeroDataParallel of stage 3 already");
     TARN_CHECK_AS(ValueError, !FlatUnit::is_in_one(param), "zero: ", name,
                   " belongs to another ZeroDataParallel already; end that first");
+    TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
+                  " went with a ZeroDataParallel of stage 3; give its module values of its own");
   }
   TensorDict trained;
   for (const auto& [name, param] : parameters) {
