@@ -104,7 +104,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                       const Tensor flat_in = in.dim() == 2 ? in : reshape(in, {rows, k});
                       gw = product_as(t(flat), flat_in, w.dtype_of(1, g.dtype()));
                     }
-                    if (w[2]) gb = sum_to_size(flat, {n});
+                    if (w[2]) gb = sum(flat, {0}, false, w.dtype_of(2, g.dtype()));
                   }
                   return Grads(gx, gw, gb);
                 });

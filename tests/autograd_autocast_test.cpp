@@ -121,6 +121,7 @@ TEST_F(Autocast, the_gradient_of_a_weight_is_a_sum_in_f32_that_is_not_rounded_to
     for (const DType low : {kBF16, kF16}) {
       Tensor x = randn({5, 37, n}), w = randn({n + 1, n}), b = randn({n + 1});
       w.set_requires_grad();
+      b.set_requires_grad();
       const Tensor g = randn({5, 37, n + 1}).to(low);
       {
         const AutocastGuard autocast(DeviceType::kCPU, low);
@@ -131,6 +132,8 @@ TEST_F(Autocast, the_gradient_of_a_weight_is_a_sum_in_f32_that_is_not_rounded_to
       EXPECT_EQ(w.grad().dtype(), kF32);
       EXPECT_LT(largest_difference(w.grad(), want), 1e-4) << low << " " << n;
       EXPECT_GT(largest_difference(want.to(low), want), 1e-3) << "rounding would be seen";
+      EXPECT_EQ(b.grad().dtype(), kF32);
+      EXPECT_LT(largest_difference(b.grad(), sum(g.to(DType::kF64), {0, 1})), 1e-4);
     }
   }
 }
