@@ -33,30 +33,10 @@ class ResnetRanks : public testing::Test {
 
   std::vector<std::string> command(int ranks, const std::string& name,
                                    const std::vector<std::string>& more) const {
-    std::vector<std::string> all = {"--nproc",
-                                    std::to_string(ranks),
-                                    "--log-dir",
-                                    folder / "logs",
-                                    kResnet,
-                                    "--data-path",
-                                    "mnist:" + folder / "data",
-                                    "-b",
-                                    "12",
-                                    "--epochs",
-                                    "2",
-                                    "--lr",
-                                    "0.005",
-                                    "--threads",
-                                    "1",
-                                    "--device",
-                                    "cpu",
-                                    "--output-dir",
-                                    folder / "runs",
-                                    "--print-freq",
-                                    "1",
-                                    "--name",
-                                    name,
-                                    "--sync-bn"};
+    std::vector<std::string> all = {"--nproc", std::to_string(ranks), "--log-dir", folder / "logs",
+                                    kResnet};
+    const auto common = tarn::test::run_of_ranks(folder, name);
+    all.insert(all.end(), common.begin(), common.end());
     // A run that goes on has a place and a name.
     if (std::count(more.begin(), more.end(), "--resume") > 0) {
       for (const char* flag : {"--output-dir", "--name"}) {

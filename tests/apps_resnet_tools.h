@@ -36,4 +36,18 @@ inline void write_mnist(const TempFolder& folder, const std::string& name, uint3
   }
 }
 
+/// Flags of a short run on write_mnist(folder, "data", ...) that ranks may share.
+inline std::vector<std::string> run_of_ranks(const TempFolder& folder, const std::string& name) {
+  return {"--data-path",  "mnist:" + folder / "data",
+          "-b",           "12",
+          "--epochs",     "2",
+          "--lr",         "0.005",
+          "--threads",    "1",
+          "--device",     "cpu",
+          "--output-dir", folder / "runs",
+          "--print-freq", "1",
+          "--name",       name,
+          "--sync-bn"};
+}
+
 }  // namespace tarn::test

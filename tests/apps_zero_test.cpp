@@ -133,29 +133,10 @@ TEST_F(ZeroGpt, needs_ranks_and_says_so) {
 TEST_F(Zero, resnet_loses_and_scores_as_stage_0) {
   write_mnist(folder, "data", 96, 30);
   const auto flags = [&](const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"--data-path",
-                                    "mnist:" + folder / "data",
-                                    "-b",
-                                    "12",
-                                    "--epochs",
-                                    "2",
-                                    "--lr",
-                                    "0.005",
-                                    "--threads",
-                                    "1",
-                                    "--device",
-                                    "cpu",
-                                    "--output-dir",
-                                    folder / "runs",
-                                    "--print-freq",
-                                    "1",
-                                    "--name",
-                                    name,
-                                    "--sync-bn",
-                                    "--clip-grad-norm",
-                                    "1",
-                                    "--gradient-accumulation-steps",
-                                    "2"};
+    std::vector<std::string> all = run_of_ranks(folder, name);
+    for (const char* flag : {"--clip-grad-norm", "1", "--gradient-accumulation-steps", "2"}) {
+      all.push_back(flag);
+    }
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };

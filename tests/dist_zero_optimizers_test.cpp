@@ -12,46 +12,20 @@ using test::zero_loss;
 using test::ZeroNet;
 using test::ZeroPlan;
 
-// A rank's model at a stage, of which 0 is DistributedDataParallel.
-struct Shared {
-  ZeroPlan plan;
-  ProcessGroup& group;
-  ZeroNet net;
-  std::optional<DistributedDataParallel> ddp;
-  std::optional<ZeroDataParallel> zero;
+struct Shared : test::ZeroShared {
+  using ZeroShared::ZeroShared;
 
-  Shared(const ZeroPlan& p, ProcessGroup& g)
-      : plan(p), group(g), net(plan, static_cast<unsigned>(g.rank())) {
-    if (plan.stage == 0) {
-      ddp.emplace(net, group);
-    } else {
-      zero.emplace(net, group, test::zero_options(plan));
-    }
-  }
-  std::vector<Tensor> held(const std::vector<Tensor>& params) const {
-    return zero ? zero->shard(params) : params;
-  }
-  std::vector<Tensor> trained() const {
-    std::vector<Tensor> list;
-    for (const Tensor& p : net.parameters()) {
-      if (p.requires_grad()) list.push_back(p);
-    }
-    return held(list);
-  }
   // The first parameters of the model, and the others, which share buckets with them.
-  std::pair<std::vector<Tensor>, std::vector<Tensor>> halves() const {
-    const std::vector<Tensor> all = trained();
+  std::pair<std::vector<Tensor>, std::vector<Tensor>> halves() {
+    const std::vector<Tensor> all = held();
     const auto middle = all.begin() + static_cast<int64_t>(all.size()) / 2;
     return {{all.begin(), middle}, {middle, all.end()}};
   }
   void backward(int step) { zero_loss(plan, net, step, 0, group.rank(), group.size()).backward(); }
   // Stands for the bits of all parameters; the replicas are the same.
   size_t weights() {
-    std::optional<ZeroDataParallel::Gathered> whole;
-    if (zero) {
-      zero->check_replicas();
-      whole.emplace(zero->gathered());
-    }
+    if (zero) zero->check_replicas();
+    const auto whole = gathered();
     return std::hash<std::string>()(test::bits_of(net.parameters()));
   }
 };
@@ -77,7 +51,7 @@ TEST(ZeroOptimizers, groups_that_are_added_later_follow_the_steps_too) {
   expect_as_ddp([](Shared& shared) {
     const auto [first, second] = shared.halves();
     optim::SGD sgd(first, {.lr = 0.05, .momentum = 0.9});
-    if (shared.zero) shared.zero->attach(sgd);
+    shared.attach(sgd);
     for (int step = 0; step < 4; ++step) {
       if (step == 2) sgd.add_param_group({.params = second, .options = {.lr = 0.02}});
       sgd.zero_grad();
@@ -114,7 +88,7 @@ TEST(ZeroOptimizers, groups_that_are_added_later_are_checked_by_the_step) {
 
 TEST(ZeroOptimizers, that_made_a_step_before_they_are_attached_are_followed) {
   expect_as_ddp([](Shared& shared) {
-    optim::SGD sgd(shared.trained(), {.lr = 0.05, .momentum = 0.9});
+    optim::SGD sgd(shared.held(), {.lr = 0.05, .momentum = 0.9});
     shared.backward(0);
     sgd.step();
     if (shared.zero) {
@@ -133,8 +107,8 @@ TEST(ZeroOptimizers, drop_the_local_gradients_of_their_own_parameters_only) {
   expect_as_ddp([](Shared& shared) {
     const auto [first, second] = shared.halves();
     optim::SGD one(first, {.lr = 0.05}), two(second, {.lr = 0.05});
-    if (shared.zero) shared.zero->attach(one);
-    if (shared.zero) shared.zero->attach(two);
+    shared.attach(one);
+    shared.attach(two);
     const auto local = [&](int step) {
       std::optional<DistributedDataParallel::NoSync> ddp;
       std::optional<ZeroDataParallel::NoSync> zero;
@@ -160,7 +134,7 @@ TEST(ZeroOptimizers, refuse_to_step_when_a_parameter_was_unfrozen) {
       Shared shared({.stage = stage, .ranks = 2, .frozen = true}, group);
       // What was frozen is in the optimizer, or not.
       optim::SGD sgd(group.rank() == 0 ? shared.zero->shards()
-                                       : shared.held(shared.net.parameters()));
+                                       : shared.zero->shard(shared.net.parameters()));
       shared.zero->attach(sgd);
       shared.backward(0);
       sgd.step();

@@ -170,7 +170,7 @@ TEST(ZeroStage3, a_module_that_is_converted_afterwards_is_an_error) {
     EXPECT_THROWS_WITH(rank.net.to(DType::kF64), ValueError, "ZeRO stage 3: scale is sharded");
     ZeroNet& net = rank.net;
     EXPECT_THROWS_WITH(ZeroDataParallel(net, group), ValueError,
-                       "zero: scale belongs to another ZeroDataParallel of stage 3 already");
+                       "zero: scale belongs to another ZeroDataParallel already; end that first");
   });
 }
 
@@ -211,28 +211,9 @@ TEST(ZeroStage3, frozen_parameters_are_there_until_the_gradient_has_passed) {
   for (int stage : {0, 1, 2, 3}) {
     run_local(2, [&](ProcessGroup& group) {
       Adapted net;
-      std::optional<DistributedDataParallel> ddp;
-      std::optional<ZeroDataParallel> zero;
-      if (stage == 0) {
-        ddp.emplace(net, group);
-      } else {
-        zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1});
-      }
-      std::vector<Tensor> trained;
-      for (const Tensor& p : net.parameters()) {
-        if (p.requires_grad()) trained.push_back(p);
-      }
-      optim::SGD sgd(zero ? zero->shards() : trained, {.lr = 0.01});
-      if (zero) zero->attach(sgd);
-      for (int step = 0; step < 3; ++step) {
-        sgd.zero_grad();
-        const Tensor y = net(full({3, 7}, 0.1 * (group.rank() + step + 1)));
-        mean(y * y).backward();
-        sgd.step();
-      }
-      std::optional<ZeroDataParallel::Gathered> whole;
-      if (zero) whole.emplace(zero->gathered());
-      const std::string weights = bits_of(net.parameters());
+      test::Sharing sharing(net, group, {.stage = stage, .min_unit_numel = 1});
+      optim::SGD sgd(sharing.held(), {.lr = 0.01});
+      const std::string weights = test::bits_after_steps(net, group, sharing, sgd);
       if (group.rank() > 0) return;
       if (stage == 0) wanted = weights;
       EXPECT_TRUE(weights == wanted) << stage;
@@ -309,30 +290,23 @@ TEST(ZeroStage3, gathered_serves_functions_that_run_no_hooks) {
                                   .layers = 2,
                                   .layer = {.size = 8, .heads = 2, .hidden = 12, .dropout = 0}});
       fill_parameters(net);
-      std::optional<DistributedDataParallel> ddp;
-      std::optional<ZeroDataParallel> zero;
-      if (stage == 0) {
-        ddp.emplace(net, group);
-      } else {
-        zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1});
-      }
-      optim::SGD sgd(zero ? zero->shards() : net.parameters(), {.lr = 0.05});
-      if (zero) zero->attach(sgd);
+      test::Sharing sharing(net, group, {.stage = stage, .min_unit_numel = 1});
+      optim::SGD sgd(sharing.held(), {.lr = 0.05});
+      sharing.attach(sgd);
       const Tensor source = full({2, 4}, group.rank(), {.dtype = DType::kI64});
       const Tensor target = full({2, 3}, 2 + group.rank(), {.dtype = DType::kI64});
-      if (zero) EXPECT_THROWS_WITH(net.encode(source), ValueError, "is sharded, and its whole");
+      if (sharing.zero)
+        EXPECT_THROWS_WITH(net.encode(source), ValueError, "is sharded, and its whole");
       for (int step = 0; step < 3; ++step) {
         sgd.zero_grad();
         {
-          std::optional<ZeroDataParallel::Gathered> whole;
-          if (zero) whole.emplace(zero->gathered());
+          const auto whole = sharing.gathered();
           const Tensor y = net.decode(target, net.encode(source));
           mean(y * y).backward();
         }
         sgd.step();
       }
-      std::optional<ZeroDataParallel::Gathered> whole;
-      if (zero) whole.emplace(zero->gathered());
+      const auto whole = sharing.gathered();
       if (group.rank() > 0) return;
       const std::string weights = bits_of(net.parameters());
       if (stage == 0) wanted = weights;

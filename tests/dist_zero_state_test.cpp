@@ -261,15 +261,9 @@ Held held_by(int stage, int ranks) {
   std::copy_n(memory_stats().by_tag, kNumMemoryTags, before.begin());
   run_local(ranks, [&](ProcessGroup& group) {
     Wide net;
-    std::optional<DistributedDataParallel> ddp;
-    std::optional<ZeroDataParallel> zero;
-    if (stage == 0) {
-      ddp.emplace(net, group);
-    } else {
-      zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = 1000});
-    }
-    optim::AdamW adamw(zero ? zero->shards() : net.parameters());
-    if (zero) zero->attach(adamw);
+    test::Sharing sharing(net, group, {.stage = stage, .min_unit_numel = 1000});
+    optim::AdamW adamw(sharing.held());
+    sharing.attach(adamw);
     const auto backward = [&] { sum(net(ones({2, 256}))).backward(); };
     backward();
     adamw.step();

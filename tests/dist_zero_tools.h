@@ -145,42 +145,80 @@ inline std::unique_ptr<optim::Optimizer> zero_optimizer(const ZeroPlan& plan,
   return std::make_unique<optim::SGD>(params, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
 }
 
-/// A rank's model, and how it is shared: by DistributedDataParallel or by ZeRO.
-struct ZeroRank {
-  ZeroPlan plan;
-  ProcessGroup& group;
-  ZeroNet net;
+/// How ranks share a model: by DistributedDataParallel at stage 0, else by ZeRO.
+struct Sharing {
   std::optional<DistributedDataParallel> ddp;
   std::optional<ZeroDataParallel> zero;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  optim::GradScaler scaler;
-  int step = 0;
 
-  ZeroRank(const ZeroPlan& p, ProcessGroup& g)
-      : plan(p),
-        group(g),
-        net(plan, static_cast<unsigned>(g.rank())),  // rank 0's values win
-        scaler({.init_scale = 1024, .enabled = plan.scaled}) {
-    net.to(device_of(group));
-    if (plan.stage == 0) {
-      ddp.emplace(net, group, DdpOptions{.find_unused_parameters = plan.unused});
+  Sharing(nn::Module& net, ProcessGroup& group, const ZeroOptions& options) {
+    if (options.stage == 0) {
+      ddp.emplace(net, group, DdpOptions{.find_unused_parameters = options.find_unused_parameters});
     } else {
-      zero.emplace(net, group, zero_options(plan));
+      zero.emplace(net, group, options);
     }
-    optimizer = zero_optimizer(plan, zero ? zero->shards() : trained());
-    if (zero) zero->attach(*optimizer);
-    if (zero) zero->agree(scaler);
+  }
+  /// What an optimizer holds of the parameters that require a gradient.
+  std::vector<Tensor> held() {
+    if (zero) return zero->shards();
+    std::vector<Tensor> list;
+    for (const Tensor& p : ddp->module().parameters()) {
+      if (p.requires_grad()) list.push_back(p);
+    }
+    return list;
+  }
+  void attach(optim::Optimizer& optimizer) {
+    if (zero) zero->attach(optimizer);
   }
   std::optional<ZeroDataParallel::Gathered> gathered() {
     if (zero) return zero->gathered();
     return {};
   }
-  std::vector<Tensor> trained() const {
-    std::vector<Tensor> list;
-    for (const Tensor& p : net.parameters()) {
-      if (p.requires_grad()) list.push_back(p);
-    }
-    return list;
+};
+
+/// Of a net of [N, 7]: its parameters after three steps.
+inline std::string bits_after_steps(nn::Module& net, ProcessGroup& group, Sharing& sharing,
+                                    optim::Optimizer& optimizer) {
+  sharing.attach(optimizer);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const Tensor y = net(full({3, 7}, 0.1 * (group.rank() + step + 1)));
+    mean(y * y).backward();
+    optimizer.step();
+  }
+  const auto whole = sharing.gathered();
+  return bits_of(net.parameters());
+}
+
+/// A rank's model.
+struct ZeroModel {
+  ZeroPlan plan;
+  ProcessGroup& group;
+  ZeroNet net;
+
+  ZeroModel(const ZeroPlan& p, ProcessGroup& g)
+      : plan(p), group(g), net(plan, static_cast<unsigned>(g.rank())) {  // rank 0's values win
+    net.to(device_of(group));
+  }
+};
+
+/// A rank's model that is shared.
+struct ZeroShared : ZeroModel, Sharing {
+  ZeroShared(const ZeroPlan& p, ProcessGroup& g)
+      : ZeroModel(p, g), Sharing(net, g, zero_options(p)) {}
+};
+
+/// The same, with what trains it.
+struct ZeroRank : ZeroShared {
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::GradScaler scaler;
+  int step = 0;
+
+  ZeroRank(const ZeroPlan& p, ProcessGroup& g)
+      : ZeroShared(p, g),
+        optimizer(zero_optimizer(plan, held())),
+        scaler({.init_scale = 1024, .enabled = plan.scaled}) {
+    attach(*optimizer);
+    if (zero) zero->agree(scaler);
   }
   void backward(int micro) {
     Tensor loss = zero_loss(plan, net, step, micro, group.rank(), group.size());

@@ -37,24 +37,9 @@ TEST(ZeroUnits, may_be_of_several_dtypes) {
     for (int64_t numel : {1, 1000}) {  // a unit for each dtype, or the root for both
       run_local(3, [&](ProcessGroup& group) {
         Mixed net;
-        std::optional<DistributedDataParallel> ddp;
-        std::optional<ZeroDataParallel> zero;
-        if (stage == 0) {
-          ddp.emplace(net, group);
-        } else {
-          zero.emplace(net, group, ZeroOptions{.stage = stage, .min_unit_numel = numel});
-        }
-        optim::Adam adam(zero ? zero->shards() : net.parameters(), {.lr = 0.01});
-        if (zero) zero->attach(adam);
-        for (int step = 0; step < 3; ++step) {
-          adam.zero_grad();
-          const Tensor y = net(full({3, 7}, 0.1 * (group.rank() + step + 1)));
-          mean(y * y).backward();
-          adam.step();
-        }
-        std::optional<ZeroDataParallel::Gathered> whole;
-        if (zero) whole.emplace(zero->gathered());
-        const std::string weights = bits_of(net.parameters());
+        test::Sharing sharing(net, group, {.stage = stage, .min_unit_numel = numel});
+        optim::Adam adam(sharing.held(), {.lr = 0.01});
+        const std::string weights = test::bits_after_steps(net, group, sharing, adam);
         if (group.rank() > 0) return;
         if (stage == 0) wanted = weights;
         EXPECT_TRUE(weights == wanted) << stage;
