@@ -4,6 +4,7 @@
 
     peer_torch.py train --model resnet18 --stem cifar --input 3x32x32 --batch 64 --threads 2 --json
     peer_torch.py ops --json
+    peer_torch.py collectives          # all-reduce between two processes over Gloo
 
 Best tuned means, in the order of what it buys: glibc's malloc keeps freed memory and asks for huge
 pages (fresh pages cost more than the arithmetic), convolution nets run in channels_last, OpenBLAS
@@ -19,6 +20,7 @@ import os
 import resource
 import statistics
 import sys
+import tempfile
 import time
 
 KEEP = str(8 << 30)  # bytes: above this malloc may still return memory to the system
@@ -44,6 +46,8 @@ def parse_args():
     train.add_argument("--steps", type=int, default=0, help="timed steps (default: by model)")
     ops = commands.add_parser("ops", help="time single operators")
     ops.add_argument("--filter", default="", help="only operators whose name contains this")
+    collectives = commands.add_parser("collectives", help="time torch.distributed's all-reduce over Gloo")
+    collectives.add_argument("--json", action="store_true", help="JSON instead of a line of text")
     for command in (train, ops):
         command.add_argument("--device", default="cpu", help="cpu or cuda[:i]")
         command.add_argument("--tf32", action="store_true", help="on a GPU: TF32 products")
@@ -312,8 +316,38 @@ def bench_ops(torch, args):
     return rows
 
 
+def all_reduce_rank(rank, store, as_json):
+    """One of two processes with a thread each; rank 0 prints medians."""
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for size in (8, 1 << 20, 25 << 20):
+        x = torch.ones(size // 4)
+        times = []
+        for _ in range(30):
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(x)
+            times.append(time.perf_counter() - start)
+            x.fill_(1)
+        if rank == 0:
+            micros = statistics.median(times) * 1e6
+            print(json.dumps({"name": "all_reduce", "bytes": size, "ranks": 2, "transport": "gloo", "us": micros})
+                  if as_json else f"{'all_reduce':16} {size:12} {micros:9.1f} us", flush=True)
+
+
+def bench_collectives(args):
+    import_torch()
+    import torch.multiprocessing
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(all_reduce_rank, (os.path.join(folder, "store"), args.json), nprocs=2)
+
+
 def main():
     args = parse_args()
+    if args.command == "collectives":
+        return bench_collectives(args)
     restart_tuned(args)
     torch, torchvision = import_torch()
     torch.set_num_threads(args.threads)
