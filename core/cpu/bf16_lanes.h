@@ -26,7 +26,19 @@ TARN_INLINE void store16(bfloat16* p, v16 v) {
   *reinterpret_cast<u16x16_unaligned*>(p) =
       __builtin_convertvector((x & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded, u16x16);
 }
+
+/// Sixteen f16: every one of them is a float.
+TARN_INLINE v16 load16(const half* p) {
+  return reinterpret_cast<v16>(
+      _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p))));
+}
 #else
+TARN_INLINE v16 load16(const half* p) {
+  alignas(64) float values[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) values[i] = p[i];
+  return load16(values);
+}
+
 TARN_INLINE v16 load16(const bfloat16* p) {
   alignas(64) float values[kLanes];
   for (int64_t i = 0; i < kLanes; ++i) values[i] = p[i];
@@ -40,8 +52,9 @@ TARN_INLINE void store16(bfloat16* p, v16 v) {
 }
 #endif
 
-/// The first `count` (0 < count < 16) bf16 at p, then zeros; reads nothing beyond them.
-TARN_INLINE v16 load16_partial(const bfloat16* p, int64_t count) {
+/// The first `count` (0 < count < 16) halves at p, then zeros; reads nothing beyond them.
+template <typename Half>
+TARN_INLINE v16 load16_partial(const Half* p, int64_t count) {
   alignas(64) float values[kLanes] = {};
   for (int64_t i = 0; i < count; ++i) values[i] = p[i];
   return load16(values);

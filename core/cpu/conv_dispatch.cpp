@@ -8,6 +8,7 @@
 
 #include "tarn/core/cpu/column_sums.h"
 #include "tarn/core/cpu/dnnl_conv.h"
+#include "tarn/core/cpu/dnnl_matmul.h"
 #include "tarn/core/cpu/half_buffer.h"
 #include "tarn/core/cpu/im2col_conv.h"
 #include "tarn/core/cpu/pointwise_conv.h"
@@ -24,17 +25,6 @@ std::atomic<bool>& winograd_flag() {
   return enabled;
 }
 
-#if defined(__AMX_BF16__)
-constexpr bool kBf16Tiles = true;
-#else
-constexpr bool kBf16Tiles = false;
-#endif
-#if defined(__AVX512BF16__)
-constexpr bool kBf16Dots = true;
-#else
-constexpr bool kBf16Dots = false;
-#endif
-
 /// Measured against the library's direct sums. Tiles that reach beyond the image are work for
 /// nothing: stride 1 wins down to half-filled tiles, stride 2 (which saves less) with full ones.
 /// bf16 through f32 points still beats direct sums at twice the rate of f32 at stride 1 (ResNet-18:
@@ -42,11 +32,22 @@ constexpr bool kBf16Dots = false;
 bool use_winograd(const Conv2dShape& s, DType dtype) {
   if (!winograd_enabled() || !winograd_applies(s)) return false;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return false;
-  if (dtype == DType::kBF16 && (kBf16Tiles || (kBf16Dots && s.stride_h != 1))) return false;
+  if (dtype == DType::kBF16) {
+    const Bf16Products library = dnnl_bf16_products();
+    if (library == Bf16Products::kTiles) return false;
+    if (library == Bf16Products::kDots && s.stride_h != 1) return false;
+  }
   const int64_t oh = s.oh(), ow = s.ow();
   const int64_t tiled = (oh + 3) / 4 * ((ow + 3) / 4) * 16;
   const double filled = static_cast<double>(oh * ow) / static_cast<double>(tiled);
   return s.stride_h == 1 ? filled > 0.45 : filled > 0.9 && s.c >= 32;
+}
+
+/// Whether a 1x1 convolution runs as a product of our own.
+bool use_pointwise(const Conv2dShape& s, DType dtype) {
+  if (!pointwise_applies(s)) return false;
+  return dtype == DType::kF32 ||
+         (dtype == DType::kBF16 && dnnl_bf16_products() == Bf16Products::kNoGain);
 }
 
 /// f(TypeTag<T>) for f32 or bf16.
@@ -85,12 +86,12 @@ void conv2d_forward(const Conv2dShape& s, DType dtype, const void* x, const void
                        static_cast<const T*>(bias), static_cast<T*>(y));
     });
   }
-  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kForward, s, dtype, const_cast<void*>(x),
-                                        const_cast<void*>(w), bias, y)) {
+  if (use_pointwise(s, dtype)) {
+    pointwise_forward(s, dtype, x, w, bias, y);
     return;
   }
-  if (dtype == DType::kF32 && pointwise_applies(s)) {
-    pointwise_forward(s, dtype, x, w, bias, y);
+  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kForward, s, dtype, const_cast<void*>(x),
+                                        const_cast<void*>(w), bias, y)) {
     return;
   }
   if (dtype == DType::kF32) {
@@ -125,8 +126,7 @@ void conv2d_backward_data(const Conv2dShape& s, DType dtype, const void* gy, con
     });
   }
   // The library's own 1x1 of bf16 is wrong for odd k (see dnnl_conv.cpp), its products are not.
-  const bool pointwise = dtype == DType::kF32 || (dtype == DType::kBF16 && s.k % 2 != 0);
-  if (pointwise && pointwise_applies(s)) {
+  if (use_pointwise(s, dtype) || (dtype == DType::kBF16 && s.k % 2 != 0 && pointwise_applies(s))) {
     pointwise_backward_data(s, dtype, gy, w, gx);
     return;
   }
@@ -164,7 +164,7 @@ void conv2d_backward_weights(const Conv2dShape& s, DType dtype, const void* x, c
                                 static_cast<T*>(gw));
     });
   }
-  if (dtype == DType::kF32 && pointwise_applies(s)) {
+  if (use_pointwise(s, dtype)) {
     pointwise_backward_weights(s, dtype, x, gy, gw);
     return;
   }

@@ -65,7 +65,7 @@ dnnl::post_ops make_post_ops(const MatmulCall& call) {
 }
 
 std::optional<Product> make_product(const MatmulCall& call) {
-  const auto type = dnnl_type(call.dtype);
+  const auto type = memory::data_type::bf16;
   const bool batched = call.batch > 1;
   const auto desc = [&](int64_t rows, int64_t cols, int64_t batch_stride, int64_t row, int64_t col,
                         bool wide = false) {
@@ -112,6 +112,24 @@ std::optional<Product> make_product(const MatmulCall& call) {
 
 }  // namespace
 
+Bf16Products dnnl_bf16_products() {
+  static const Bf16Products found = [] {
+    const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    const auto has = [&](dnnl::cpu_isa wanted) {
+      return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
+    };
+#if defined(__x86_64__)
+    const bool slow_dots = __builtin_cpu_is("intel") != 0;
+#else
+    const bool slow_dots = false;
+#endif
+    if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Products::kTiles;
+    if (has(dnnl::cpu_isa::avx512_core_bf16) && !slow_dots) return Bf16Products::kDots;
+    return Bf16Products::kNoGain;
+  }();
+  return found;
+}
+
 bool dnnl_matmul(const MatmulCall& call) {
   // The library adds the bias before it scales.
   if (call.bias != nullptr && call.alpha != 1) return false;
@@ -146,6 +164,9 @@ bool dnnl_matmul(const MatmulCall& call) {
 namespace tarn::cpu {
 bool dnnl_matmul(const MatmulCall&) {
   return false;
+}
+Bf16Products dnnl_bf16_products() {
+  return Bf16Products::kNoGain;
 }
 }  // namespace tarn::cpu
 

@@ -26,26 +26,28 @@ inline T apply_epilogue(Epilogue epilogue, T v) {
 namespace detail {
 
 /// One pass over the row for every combination of old value and bias.
-template <typename T, typename Activation>
+template <typename T, typename Bias, typename Out, typename Activation>
 inline void finish_row_with(const T* __restrict sums, int64_t n, T alpha, T beta,
-                            const T* __restrict bias, T* __restrict out, Activation act) {
+                            const Bias* __restrict bias, Out* __restrict out, Activation act) {
   if (beta == T(0) && bias == nullptr) {
-    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j]);
+    for (int64_t j = 0; j < n; ++j) out[j] = Out(act(alpha * sums[j]));
   } else if (beta == T(0)) {
-    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + bias[j]);
+    for (int64_t j = 0; j < n; ++j) out[j] = Out(act(alpha * sums[j] + T(bias[j])));
   } else if (bias == nullptr) {
-    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + beta * out[j]);
+    for (int64_t j = 0; j < n; ++j) out[j] = Out(act(alpha * sums[j] + beta * T(out[j])));
   } else {
-    for (int64_t j = 0; j < n; ++j) out[j] = act(alpha * sums[j] + beta * out[j] + bias[j]);
+    for (int64_t j = 0; j < n; ++j) {
+      out[j] = Out(act(alpha * sums[j] + beta * T(out[j]) + T(bias[j])));
+    }
   }
 }
 
 }  // namespace detail
 
-/// out = epilogue(alpha * sums + beta * out + bias); out is not read when beta is 0.
-template <typename T>
-inline void finish_row(const T* sums, int64_t n, T alpha, T beta, const T* bias, Epilogue epilogue,
-                       T* out) {
+/// out = epilogue(alpha * sums + beta * out + bias), in T; out is not read when beta is 0.
+template <typename T, typename Bias, typename Out>
+inline void finish_row(const T* sums, int64_t n, T alpha, T beta, const Bias* bias,
+                       Epilogue epilogue, Out* out) {
   const auto run = [&](auto act) { detail::finish_row_with(sums, n, alpha, beta, bias, out, act); };
   switch (epilogue) {
     case Epilogue::kNone:

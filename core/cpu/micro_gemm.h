@@ -6,6 +6,7 @@
 // the order of k, so the bits do not depend on how rows and columns are split.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -44,7 +45,7 @@ struct StrideA {
 /// kRow and kDepth are A's strides where they are constant (they become displacements), else 0.
 template <typename T, int MR, int NV, int64_t kRow, int64_t kDepth>
 void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __restrict b,
-                int64_t ldb, T* __restrict c, int64_t ldc, bool accumulate) {
+                int64_t ldb, T* __restrict c, int64_t ldc, bool accumulate, const T* bias) {
   using V = typename Wide<T>::type;
   using U = typename Wide<T>::unaligned;
   constexpr int64_t kW = kWidth<T>;
@@ -54,28 +55,53 @@ void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __r
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; ++j) {
-      acc[r][j] = accumulate ? V(*reinterpret_cast<U*>(c + r * ldc + j * kW)) : V{};
-    }
+    for (int j = 0; j < NV; ++j) acc[r][j] = V{};
   }
   // Rows are addressed from every third one (base, base + row, base + 2 row): fourteen pointers
-  // would not fit the integer registers.
-  const T* base[(MR + 2) / 3];
+  // would not fit the integer registers. Where rows lie side by side one pointer is enough.
+  constexpr int kApart = kRow == 1 ? MR : 3;
+  constexpr int kBases = (MR + kApart - 1) / kApart;
+  const T* base[kBases];
 #pragma GCC unroll 8
-  for (int i = 0; i < (MR + 2) / 3; ++i) base[i] = a + 3 * i * row;
-  for (int64_t k = 0; k < kc; ++k) {
-    V bv[NV];
+  for (int i = 0; i < kBases; ++i) base[i] = a + kApart * i * row;
+  // C is added to at the end: loaded first, it would be waited for. Its rows are fetched one by one
+  // while the sums form: all at once they would hold up what else misses the L1 cache.
+  const T* row_ahead = c;
+  const int64_t steps_per_row = kc / MR + 1;
+  for (int64_t k = 0; k < kc;) {
+    __builtin_prefetch(row_ahead, 1);
+    if constexpr (NV > 1) __builtin_prefetch(row_ahead + NV * kW - 1, 1);
+    row_ahead += ldc;
+    for (const int64_t end = std::min(kc, k + steps_per_row); k < end; ++k) {
+      V bv[NV];
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; ++j) bv[j] = *reinterpret_cast<const U*>(b + j * kW);
-    b += ldb;
+      for (int j = 0; j < NV; ++j) bv[j] = *reinterpret_cast<const U*>(b + j * kW);
+      b += ldb;
+#pragma GCC unroll 16
+      for (int r = 0; r < MR; ++r) {
+        const V av = base[r / kApart][r % kApart * row] - V{};
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; ++j) acc[r][j] += av * bv[j];
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kBases; ++i) base[i] += depth;
+    }
+  }
+  if (bias != nullptr) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      const V add = *reinterpret_cast<const U*>(bias + j * kW);
+#pragma GCC unroll 16
+      for (int r = 0; r < MR; ++r) acc[r][j] += add;
+    }
+  }
+  asm("" : "+r"(c));  // so that the addresses of all rows are not kept through the loop
+  if (accumulate) {
 #pragma GCC unroll 16
     for (int r = 0; r < MR; ++r) {
-      const V av = base[r / 3][r % 3 * row] - V{};
 #pragma GCC unroll 2
-      for (int j = 0; j < NV; ++j) acc[r][j] += av * bv[j];
+      for (int j = 0; j < NV; ++j) acc[r][j] += V(*reinterpret_cast<U*>(c + r * ldc + j * kW));
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < (MR + 2) / 3; ++i) base[i] += depth;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r) {
@@ -85,7 +111,8 @@ void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __r
 }
 
 template <typename T>
-using MicroGemm = void (*)(int64_t, const T*, StrideA, const T*, int64_t, T*, int64_t, bool);
+using MicroGemm = void (*)(int64_t, const T*, StrideA, const T*, int64_t, T*, int64_t, bool,
+                           const T*);
 
 template <typename T, int NV, int64_t kRow, int64_t kDepth, int... kRows>
 constexpr std::array<MicroGemm<T>, sizeof...(kRows)> micro_gemm_list(
@@ -97,7 +124,8 @@ constexpr std::array<MicroGemm<T>, sizeof...(kRows)> micro_gemm_list(
 /// for columns rounded up to a vector. Rows are split evenly into register blocks.
 template <typename T, int64_t kRow, int64_t kDepth>
 inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, StrideA strides,
-                       const T* b, int64_t ldb, T* c, int64_t ldc, bool accumulate) {
+                       const T* b, int64_t ldb, T* c, int64_t ldc, bool accumulate,
+                       const T* bias = nullptr) {
   static constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>{};
   static constexpr auto kOne = micro_gemm_list<T, 1, kRow, kDepth>(kRows);
   static constexpr auto kTwo = micro_gemm_list<T, 2, kRow, kDepth>(kRows);
@@ -107,8 +135,36 @@ inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, St
   for (int64_t block = 0, r = 0; block < blocks; ++block) {
     const int64_t count = (rows - r) / (blocks - block);
     kernels[static_cast<size_t>(count - 1)](kc, a + r * row, strides, b, ldb, c + r * ldc, ldc,
-                                            accumulate);
+                                            accumulate, bias);
     r += count;
+  }
+}
+
+/// Rows and where they start in a block of A that is split evenly for the microkernel.
+struct RowBlock {
+  int64_t first, count;
+};
+inline int64_t row_blocks(int64_t rows) {
+  return (rows + kMaxRows - 1) / kMaxRows;
+}
+inline RowBlock row_block(int64_t rows, int64_t i) {
+  const int64_t blocks = row_blocks(rows), first = rows * i / blocks;
+  return {first, rows * (i + 1) / blocks - first};
+}
+
+/// The same for A packed as pack_a (gemm_pack.h) leaves it: one stream of memory per register
+/// block.
+template <typename T>
+inline void packed_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, const T* b,
+                        int64_t ldb, T* c, int64_t ldc, bool accumulate, const T* bias) {
+  static constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>{};
+  static constexpr auto kOne = micro_gemm_list<T, 1, 1, kMaxRows>(kRows);
+  static constexpr auto kTwo = micro_gemm_list<T, 2, 1, kMaxRows>(kRows);
+  const auto& kernels = columns > kWidth<T> ? kTwo : kOne;
+  for (int64_t i = 0; i < row_blocks(rows); ++i) {
+    const auto [first, count] = row_block(rows, i);
+    kernels[static_cast<size_t>(count - 1)](kc, a + i * kMaxRows * kc, {}, b, ldb, c + first * ldc,
+                                            ldc, accumulate, bias);
   }
 }
 
