@@ -10,6 +10,8 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/parallel.h"
+#include "tarn/core/random.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/nn/models/bert.h"
 #include "tarn/nn/models/gpt.h"
@@ -279,6 +281,36 @@ TEST(GoldenTransformer, encoder_and_decoder_stacks_agree_with_pytorch) {
     y.backward(at("torch.cot").to(c.dtype));
     EXPECT_LT(worst_error(gradients(model), under("torch.grad.")), limits(c.dtype).gradient);
   }
+}
+
+/// Everything after two steps of a GPT whose products and attention are long enough to be cut.
+TensorDict trained(int threads) {
+  set_num_threads(threads);
+  manual_seed(5);
+  nn::models::Gpt gpt(
+      {.vocab = 70, .block = 96, .layers = 2, .heads = 2, .size = 64, .dropout = 0.1});
+  optim::AdamW adam(gpt.parameters(), {.lr = 1e-2});
+  const Tensor tokens = randint(0, 70, {5, 96}, {.dtype = DType::kI64});
+  for (int step = 0; step < 2; ++step) {
+    adam.zero_grad();
+    gpt.loss(tokens, tokens).backward();
+    adam.step();
+  }
+  return gpt.state_dict();
+}
+
+TEST(Gpt, trains_to_the_same_bits_with_any_number_of_threads) {
+  const int before = num_threads();
+  const TensorDict one = trained(1);
+  for (const int threads : {2, 3, 5}) {
+    const TensorDict many = trained(threads);
+    for (const auto& [name, tensor] : one) {
+      const Tensor* other = many.find(name);
+      ASSERT_NE(other, nullptr) << name;
+      EXPECT_EQ(amax(abs(sub(tensor, *other))).item(), 0) << name << ", " << threads << " threads";
+    }
+  }
+  set_num_threads(before);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 namespace tarn::cpu {
 
-/// Any dtype but bool. Small f32 products and all of f64 run in tarn's own gemm; large f32 and all
-/// bf16 in oneDNN; f16 (and what the library does not take) in f32; integers in plain loops, with
-/// alpha = 1 and wrap-around. Any size may be 0.
+/// Any dtype but bool. Floating types run in tarn's own gemm, but for bf16 where the processor
+/// multiplies it faster than f32: there oneDNN does. Integers run in plain loops, with alpha = 1
+/// and wrap-around. Any size may be 0.
 void matmul(const MatmulCall& call);
 
 }  // namespace tarn::cpu
