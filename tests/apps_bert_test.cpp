@@ -325,6 +325,7 @@ TEST_F(TarnBert, all_minilm_l6_v2_gives_the_vectors_of_sentence_transformers) {
               folder)
           .wait();
   if (made.code == 77) GTEST_SKIP() << made.err;
+  if (made.code == 127 && chosen == nullptr) GTEST_SKIP() << "there is no python3 here";
   ASSERT_EQ(made.code, 0) << made.err;
   const Json reference = Json::parse(slurp(facts));
   const std::string model = reference.at("model"), input = reference.at("input");
