@@ -19,14 +19,10 @@ template <typename In>
 constexpr bool kHasLanes =
     std::is_same_v<In, float> || std::is_same_v<In, bfloat16> || std::is_same_v<In, half>;
 
-/// Elements that pack_a writes at most for so many rows and steps of k.
+/// Room that pack_a needs for so many rows and steps of k.
 constexpr int64_t packed_a_size(int64_t rows, int64_t kc) {
-  return (rows + kMaxRows - 1) / kMaxRows * kMaxRows * kc + kLanes;
-}
-
-/// The first kMaxRows of v; with AVX-512 no masks, with AVX2 not beyond eight.
-TARN_INLINE void store16_rows(float* p, v16 v) {
-  store16_partial(p, v, kMaxRows);
+  const int64_t values = (rows + kMaxRows - 1) / kMaxRows * kMaxRows * kc;
+  return (values + 2 * kLanes - 1) / kLanes * kLanes;  // a spill at the end; whole vectors
 }
 
 /// Asks for the vector at p, soon to be packed, while another is: blocks lie across memory pages,
@@ -52,13 +48,14 @@ void pack_a(const In* from, int64_t row_stride, int64_t col_stride, int64_t rows
           const In* block = from + first;
           T* const out = to + i * kMaxRows * kc;
           if (first + kLanes <= rows) {
-            // Sixteen values are readable; what is stored beyond a step is written again after it.
+            // Sixteen values are readable.
             for (int64_t k = k0; k < k1; ++k) {
-              store16_rows(out + k * kMaxRows, load16(block + k * col_stride));
+              store16_partial(out + k * kMaxRows, load16(block + k * col_stride), kMaxRows);
             }
           } else {
             for (int64_t k = k0; k < k1; ++k) {
-              store16_rows(out + k * kMaxRows, load16_partial(block + k * col_stride, count));
+              store16_partial(out + k * kMaxRows, load16_partial(block + k * col_stride, count),
+                              kMaxRows);
             }
           }
         }
