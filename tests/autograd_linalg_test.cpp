@@ -92,6 +92,33 @@ TEST_F(Linalg, square_matrices_too) {
   }
 }
 
+TEST_F(Linalg, svd_and_eigh_of_degenerate_matrices) {
+  for (const int64_t n : {5, 40, 70, 130}) {
+    const Tensor few = normal({n, 2}), row = normal({1, n});
+    const std::vector<Tensor> matrices = {
+        zeros({n, n}, {.dtype = kF64}),       one(n),
+        ones({n, n}, {.dtype = kF64}),        matmul(few, few.t()),  // of rank 2
+        mul(one(n), gt(row, 0).to(kF64)),                            // a projection
+        mul(definite(normal({n, n})), 1e-30),                        // squares leave f32
+        mul(definite(normal({n, n})), 1e25)};
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      for (const DType dtype : {kF64, DType::kF32}) {
+        SCOPED_TRACE(testing::Message() << "matrix " << i << ", " << n << " " << dtype);
+        const Tensor a = matrices[i].to(dtype);
+        const double bound = epsilon(dtype) * static_cast<double>(n);
+        const double scale = std::max(amax(abs(a)).item(), 1e-200) * static_cast<double>(n);
+        const auto [u, s, vh] = linalg::svd(a);
+        EXPECT_LT(distance(matmul(mul(u, s.unsqueeze(-2)), vh), a) / scale, bound);
+        EXPECT_LT(distance(matmul(swapped(u), u), one(n)), bound);
+        EXPECT_LT(distance(matmul(vh, swapped(vh)), one(n)), bound);
+        const auto [l, v] = linalg::eigh(a);
+        EXPECT_LT(distance(matmul(mul(v, l.unsqueeze(-2)), swapped(v)), a) / scale, bound);
+        EXPECT_LT(distance(matmul(swapped(v), v), one(n)), bound);
+      }
+    }
+  }
+}
+
 TEST_F(Linalg, determinants_of_large_matrices_overflow_and_their_logarithms_do_not) {
   const Tensor a = mul(one(200), 1000);
   EXPECT_TRUE(std::isinf(linalg::det(a).item()));

@@ -32,23 +32,36 @@ void eigh(const Tensor& a, const Tensor& values, const Tensor& vectors, const Te
   });
 }
 
-// Whether the decomposition succeeded, with its results written.
-template <class T, class Solver>
-bool svd_by(Solver& solver, const Matrix<T>& a, int64_t i, const Tensor& u, const Tensor& s,
-            const Tensor& vh) {
-  solver.compute(a, Eigen::ComputeThinU | Eigen::ComputeThinV);
-  if (solver.info() != Eigen::Success) return false;
-  at<T>(u, i) = solver.matrixU();
-  row_at<T>(s, i) = solver.singularValues();
-  at<T>(vh, i) = solver.matrixV().transpose();
-  return true;
+// Whether u and v have orthonormal columns and a v = u diag(s).
+template <class Solver>
+bool is_decomposition(const Matrix<double>& a, const Solver& solver) {
+  const Matrix<double>&u = solver.matrixU(), &v = solver.matrixV();
+  const auto& s = solver.singularValues();
+  const int64_t k = s.size();
+  constexpr double kRounding = 1e-11;
+  const auto orthonormal = [k](const Matrix<double>& x) {
+    const Matrix<double> product = x.transpose() * x;
+    return (product - Matrix<double>::Identity(k, k)).cwiseAbs().maxCoeff() < kRounding;
+  };
+  const Matrix<double> rest = a * v - u * s.asDiagonal();
+  return orthonormal(u) && orthonormal(v) && rest.cwiseAbs().maxCoeff() <= kRounding * s(0);
 }
 
+template <class T, class Solver>
+void write_svd(const Solver& solver, int64_t i, const Tensor& u, const Tensor& s,
+               const Tensor& vh) {
+  at<T>(u, i) = solver.matrixU().template cast<T>();
+  row_at<T>(s, i) = solver.singularValues().template cast<T>();
+  at<T>(vh, i) = solver.matrixV().transpose().template cast<T>();
+}
+
+// f32 too is decomposed in f64: divide and conquer in f32 has wrong vectors for matrices of low
+// rank.
 void svd(const Tensor& a, const Tensor& u, const Tensor& s, const Tensor& vh, const Tensor& info,
          Stream) {
   for_matrices(a, [&](auto tag, int64_t i) {
     using T = decltype(tag);
-    const Matrix<T> matrix = at<T>(a, i);
+    const Matrix<double> matrix = at<T>(a, i).template cast<double>();
     set_info(info, i, false);
     if (!matrix.allFinite()) {
       at<T>(u, i).setConstant(kNaN<T>);
@@ -56,15 +69,20 @@ void svd(const Tensor& a, const Tensor& u, const Tensor& s, const Tensor& vh, co
       at<T>(vh, i).setConstant(kNaN<T>);
       return;
     }
-    // Divide and conquer is many times faster from here on; Jacobi is the more accurate one, and
-    // the one that always ends well.
+    constexpr unsigned kReduced = Eigen::ComputeThinU | Eigen::ComputeThinV;
+    // Divide and conquer is many times faster from here on. What it gives is checked: Jacobi's
+    // rotations, slow, are right for any matrix.
     constexpr int64_t kDivideFrom = 64;
     if (s.sizes()[1] >= kDivideFrom) {
-      Eigen::BDCSVD<Matrix<T>> solver;
-      if (svd_by<T>(solver, matrix, i, u, s, vh)) return;
+      const Eigen::BDCSVD<Matrix<double>> solver(matrix, kReduced);
+      if (solver.info() == Eigen::Success && is_decomposition(matrix, solver)) {
+        write_svd<T>(solver, i, u, s, vh);
+        return;
+      }
     }
-    Eigen::JacobiSVD<Matrix<T>> solver;
-    set_info(info, i, !svd_by<T>(solver, matrix, i, u, s, vh));
+    const Eigen::JacobiSVD<Matrix<double>> solver(matrix, kReduced);
+    set_info(info, i, solver.info() != Eigen::Success);
+    if (solver.info() == Eigen::Success) write_svd<T>(solver, i, u, s, vh);
   });
 }
 
