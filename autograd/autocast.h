@@ -7,11 +7,11 @@
 //   loss.backward();
 //
 // The parameters stay f32 and get f32 gradients: the casts are recorded. Products (matmul, linear,
-// convolution, attention) run in the low dtype; exponentials, powers, sums, softmax, norms and
-// losses in f32; operations between several tensors in the widest dtype among them; the rest in
-// whatever it gets. The lists are PyTorch's for GPUs, here on every device. f64 is never cast, and
-// neither are in-place operations. backward runs with autocast off: its formulas use the dtypes of
-// the forward, inside the guard as outside.
+// convolution, attention) run in the low dtype; exponentials, powers, sums, softmax, norms, losses
+// and linear algebra in f32; operations between several tensors in the widest dtype among them;
+// the rest in whatever it gets. The lists are PyTorch's for GPUs, here on every device. f64 is
+// never cast, and neither are in-place operations. backward runs with autocast off: its formulas
+// use the dtypes of the forward, inside the guard as outside.
 //
 // A policy is the first line of an operation:
 //

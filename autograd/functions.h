@@ -6,6 +6,7 @@
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_index.h"
 #include "tarn/autograd/functions_interpolate.h"
+#include "tarn/autograd/functions_linalg.h"
 #include "tarn/autograd/functions_loss.h"
 #include "tarn/autograd/functions_matmul.h"
 #include "tarn/autograd/functions_norm.h"

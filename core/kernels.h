@@ -10,6 +10,7 @@
 #include "tarn/core/kernels/conv.h"
 #include "tarn/core/kernels/elementwise.h"
 #include "tarn/core/kernels/index.h"
+#include "tarn/core/kernels/linalg.h"
 #include "tarn/core/kernels/matmul.h"
 #include "tarn/core/kernels/norm.h"
 #include "tarn/core/kernels/optim.h"
@@ -26,6 +27,7 @@ struct KernelTable {
   SoftmaxKernels softmax;
   NormKernels norm;
   MatmulKernels matmul;
+  LinalgKernels linalg;
   ConvKernels conv;
   PoolKernels pool;
   IndexKernels index;

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/functions_linalg.h"
+#include "tarn/autograd/functions_shape.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_random.h"
@@ -113,6 +116,21 @@ void xavier_normal_(const Tensor& x, double gain) {
   if (x.numel() == 0) return;
   const Fans f = fans(x);
   normal_(x, 0, gain * std::sqrt(2.0 / static_cast<double>(f.in + f.out)));
+}
+
+void orthogonal_(const Tensor& x, double gain) {
+  TARN_CHECK_AS(ShapeError, x.dim() >= 2,
+                "orthogonal_: needs a tensor of at least two dimensions; got x=", x.describe());
+  if (x.numel() == 0) return;
+  const NoGradGuard no_grad;
+  const int64_t rows = x.size(0), cols = x.numel() / rows;
+  Tensor draws =
+      empty({rows, cols}, {.dtype = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32});
+  raw::normal_(draws, 0, 1);
+  const bool wide = rows < cols;
+  auto [q, r] = linalg::qr(wide ? draws.t() : draws);
+  q = mul(q, mul(sign(diagonal(r)), gain));
+  Tensor(x).copy_(reshape(wide ? q.t() : q, x.sizes()));
 }
 
 }  // namespace tarn::nn::init

@@ -43,5 +43,10 @@ void kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});
 void xavier_uniform_(const Tensor& x, double gain = 1);
 /// N(0, 2 gain^2 / (fan_in + fan_out)).
 void xavier_normal_(const Tensor& x, double gain = 1);
+/// gain times a matrix with orthonormal rows or columns, whichever are fewer; x [rows, ...] counts
+/// as [rows, the rest]. From the QR factorisation of a normal matrix, its signs such that r has a
+/// positive diagonal: uniform over all such matrices. Throws ShapeError on fewer than two
+/// dimensions. Source: Saxe et al. 2013, arXiv:1312.6120; Mezzadri 2007, arXiv:math-ph/0609050.
+void orthogonal_(const Tensor& x, double gain = 1);
 
 }  // namespace tarn::nn::init

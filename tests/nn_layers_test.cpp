@@ -75,10 +75,51 @@ TEST(InitTest, distributions_have_the_moments_of_their_formulas) {
   EXPECT_EQ(moments(w).most, 0);
 }
 
+TEST(InitTest, orthogonal_has_orthonormal_rows_or_columns_whichever_are_fewer) {
+  manual_seed(3);
+  for (const Shape& sizes : {Shape{5, 3}, {3, 5}, {4, 4}, {6, 2, 2}, {2, 3, 1, 2}, {1, 1}}) {
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      const Tensor w = empty(sizes, {.dtype = dtype}).set_requires_grad();
+      init::orthogonal_(w, 2);
+      EXPECT_FALSE(any(isnan(w)).item<bool>());
+      const Tensor flat = reshape(w.detach(), {sizes[0], sizes.numel() / sizes[0]});
+      const bool wide = flat.size(0) < flat.size(1);
+      const Tensor product = wide ? matmul(flat, flat.t()) : matmul(flat.t(), flat);
+      const Tensor want = mul(eye(product.size(0), product.size(0)), 4);  // the gain squared
+      EXPECT_LT(amax(abs(sub(product, want))).item(), 1e-5) << sizes << " " << dtype;
+    }
+  }
+  const Tensor strided = empty({3, 4}).t(), half = empty({3, 3}, {.dtype = DType::kBF16});
+  init::orthogonal_(strided);
+  EXPECT_NEAR(norm(strided).item(), std::sqrt(3.0), 1e-5);  // three columns of length 1
+  init::orthogonal_(half);
+  EXPECT_NEAR(norm(half).item(), std::sqrt(3.0), 0.05);
+  init::orthogonal_(empty({0, 3}));
+}
+
+TEST(InitTest, orthogonal_matrices_are_spread_evenly) {
+  // The trace of a uniformly random orthogonal matrix has mean 0 and variance 1; without the signs
+  // of r, whose diagonal Householder's reflections leave mostly negative, the mean is far from 0.
+  manual_seed(4);
+  double mean = 0, variance = 0;
+  constexpr int kDraws = 2000;
+  for (int i = 0; i < kDraws; ++i) {
+    const Tensor w = empty({3, 3});
+    init::orthogonal_(w);
+    const double trace = diagonal(w).sum().item();
+    mean += trace / kDraws;
+    variance += trace * trace / kDraws;
+  }
+  EXPECT_NEAR(mean, 0, 0.1);  // 4.5 standard errors
+  EXPECT_NEAR(variance, 1, 0.2);
+}
+
 TEST(InitTest, gains_and_errors) {
   EXPECT_DOUBLE_EQ(init::gain(init::Nonlinearity::kTanh), 5.0 / 3);
   EXPECT_DOUBLE_EQ(init::gain(init::Nonlinearity::kLeakyRelu, 1), 1);
   EXPECT_MESSAGE(ShapeError, init::kaiming_normal_(empty({3})), "at least two dimensions");
+  EXPECT_MESSAGE(ShapeError, init::orthogonal_(empty({3})),
+                 "orthogonal_: needs a tensor of at least two dimensions; got x=[3] f32 cpu");
   EXPECT_MESSAGE(ValueError, init::trunc_normal_(empty({3}), 0, 1, 2, 1), "low < high");
 }
 

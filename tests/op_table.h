@@ -172,6 +172,7 @@ void add_activation_rows(Table& table);
 void add_logic_rows(Table& table);
 void add_shape_rows(Table& table);
 void add_matmul_rows(Table& table);
+void add_linalg_rows(Table& table);
 void add_conv_rows(Table& table);
 void add_reduce_rows(Table& table);
 void add_order_rows(Table& table);

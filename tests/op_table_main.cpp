@@ -20,6 +20,7 @@ const Table& table() {
     add_logic_rows(t);
     add_shape_rows(t);
     add_matmul_rows(t);
+    add_linalg_rows(t);
     add_conv_rows(t);
     add_reduce_rows(t);
     add_order_rows(t);

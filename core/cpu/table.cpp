@@ -10,6 +10,7 @@ void fill_kernel_table(KernelTable& table) {
   add_norm_kernels(table);
   add_pool_kernels(table);
   add_matmul_kernels(table);
+  add_linalg_kernels(table);
   add_conv_kernels(table);
   add_index_kernels(table);
   add_random_kernels(table);

@@ -10,6 +10,8 @@ void add_reduce_kernels(KernelTable& table);
 void add_softmax_kernels(KernelTable& table);
 void add_norm_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);
+void add_linalg_kernels(KernelTable& table);
+void add_spectral_kernels(KernelTable& table);  ///< by add_linalg_kernels
 void add_conv_kernels(KernelTable& table);
 void add_pool_kernels(KernelTable& table);
 void add_index_kernels(KernelTable& table);
