@@ -118,7 +118,7 @@ const std::vector<Sizes> kSizes = {
     {1, 400, 150, 300, false, true}, {1, 128, 128, 128, true, true},
     {1, 20, 30, 5000, true, false},  {1, 16, 16, 1100, false, false},
     {5, 90, 65, 70, false, true},    {1, 15, 512, 1024, false, false},
-    {1, 99, 600, 800, false, true},  {1, 90, 550, 800, true, false}};  // packed, in slices
+    {1, 60, 530, 400, false, true},  {1, 60, 520, 420, true, false}};  // packed, in slices
 
 template <typename T>
 void check_all(double unit) {
