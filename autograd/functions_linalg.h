@@ -2,8 +2,8 @@
 //
 // The names of torch.linalg, over the last two dimensions; the leading ones are a batch. f32 and
 // f64; halves and integers throw DTypeError (convert them; under autocast halves go to f32).
-// Matrices of any strides. Computed on the CPU: from another device the operands are copied there
-// and the results back. A batch is spread over the threads, a single matrix is not. NaN in a
+// Matrices of any strides. Computed on the CPU, in f64: from another device the operands are copied
+// there and the results back. A batch is spread over the threads, a single matrix is not. NaN in a
 // matrix gives NaN in its results; so do infinities in those of eigh and svd.
 //
 // The gradients are made of recorded operations, so they can be differentiated again.
