@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tarn/core/cpu/bf16_lanes.h"
 #include "tarn/core/cpu/conv_dispatch.h"
+#include "tarn/core/cpu/half_lanes.h"
 #include "tarn/core/cpu/im2col_conv.h"
 #include "tarn/core/cpu/winograd.h"
 #include "tarn/core/dtype.h"

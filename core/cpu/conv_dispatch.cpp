@@ -43,11 +43,10 @@ bool use_winograd(const Conv2dShape& s, DType dtype) {
   return s.stride_h == 1 ? filled > 0.45 : filled > 0.9 && s.c >= 32;
 }
 
-/// Whether a 1x1 convolution runs as a product of our own.
+/// Whether a convolution is a product of our own: 1x1, unless the library is faster in bf16.
 bool use_pointwise(const Conv2dShape& s, DType dtype) {
-  if (!pointwise_applies(s)) return false;
-  return dtype == DType::kF32 ||
-         (dtype == DType::kBF16 && dnnl_bf16_products() == Bf16Products::kNoGain);
+  return pointwise_applies(s) &&
+         (dtype != DType::kBF16 || dnnl_bf16_products() == Bf16Products::kNoGain);
 }
 
 /// f(TypeTag<T>) for f32 or bf16.

@@ -138,7 +138,7 @@ bool dnnl_matmul(const MatmulCall& call) {
                  call.b_batch, call.b_row, call.b_col, call.c_batch, call.c_row},
                 call.alpha,
                 call.beta,
-                static_cast<uint64_t>(call.dtype) | static_cast<uint64_t>(call.epilogue) << 8 |
+                static_cast<uint64_t>(call.epilogue) << 8 |
                     static_cast<uint64_t>(call.bias != nullptr) << 16 |
                     static_cast<uint64_t>(call.wide_c) << 17 |
                     static_cast<uint64_t>(task_threads()) << 24};

@@ -12,8 +12,8 @@ bool dnnl_matmul(const MatmulCall& call);
 
 /// What the library makes of bf16 on this processor, beside our own kernels that widen it to f32.
 enum class Bf16Products {
-  kNoGain,  // no dot products of bf16; or Intel's, at a quarter of the rate of f32 multiply-adds of
-            // half their size (measured: 83 against 165 GFLOP/s a core)
+  kNoGain,  // no dot products of bf16; or Intel's, at half the FLOP/s of its f32 multiply-adds
+            // (measured on Emerald Rapids: 83 against 165 GFLOP/s a core)
   kDots,    // twice the rate of f32 (AVX-512 on AMD)
   kTiles,   // AMX
 };

@@ -56,16 +56,11 @@ void columns(const MatmulCall& call, const float* x, int64_t x_row, int64_t firs
         dots<4>(x, x_row, w, call.k, sums + j);
     }
   }
-  float bias[kColumns], row[kColumns];
-  const T* given = static_cast<const T*>(call.bias);
-  for (int64_t j = 0; given != nullptr && j < count; ++j) bias[j] = to<float>(given[first + j]);
+  const T* bias = call.bias != nullptr ? static_cast<const T*>(call.bias) + first : nullptr;
   for (int64_t r = 0; r < call.m; ++r) {
-    T* out = static_cast<T*>(call.c) + r * call.c_row + first;
-    for (int64_t j = 0; call.beta != 0 && j < count; ++j) row[j] = to<float>(out[j]);
     finish_row(sums + r * kColumns, count, static_cast<float>(call.alpha),
-               static_cast<float>(call.beta), given != nullptr ? bias : nullptr, call.epilogue,
-               row);
-    for (int64_t j = 0; j < count; ++j) out[j] = T(row[j]);
+               static_cast<float>(call.beta), bias, call.epilogue,
+               static_cast<T*>(call.c) + r * call.c_row + first);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "tarn/core/cpu/bf16_lanes.h"
+#include "tarn/core/cpu/half_lanes.h"
 #include "tarn/core/cpu/micro_gemm.h"
 #include "tarn/core/half.h"
 
@@ -20,8 +20,8 @@ constexpr bool kHasLanes =
     std::is_same_v<In, float> || std::is_same_v<In, bfloat16> || std::is_same_v<In, half>;
 
 /// Room that pack_a needs for so many rows and steps of k.
-constexpr int64_t packed_a_size(int64_t rows, int64_t kc) {
-  const int64_t values = (rows + kMaxRows - 1) / kMaxRows * kMaxRows * kc;
+inline int64_t packed_a_size(int64_t rows, int64_t kc) {
+  const int64_t values = row_blocks(rows) * kMaxRows * kc;
   return (values + 2 * kLanes - 1) / kLanes * kLanes;  // a spill at the end; whole vectors
 }
 

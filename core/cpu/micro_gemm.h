@@ -2,8 +2,9 @@
 //
 // C[MR, NV vectors] (+)= A[MR, kc] * B[kc, NV vectors]. A is read in place, one broadcast per row
 // and step; B has dense rows. 14 x 2 vectors keeps 28 of 32 AVX-512 registers as accumulators: 28
-// fused multiply-adds for 16 loads. AVX2 has 16 registers: 6 x 2. Every element of C is summed in
-// the order of k, so the bits do not depend on how rows and columns are split.
+// fused multiply-adds for 16 loads. AVX2 has 16 registers: 6 x 2. Every element is summed in the
+// order of k, then bias and old value are added: the bits do not depend on how rows and columns are
+// split.
 #pragma once
 
 #include <algorithm>
@@ -120,6 +121,18 @@ constexpr std::array<MicroGemm<T>, sizeof...(kRows)> micro_gemm_list(
   return {&micro_gemm<T, kRows + 1, NV, kRow, kDepth>...};
 }
 
+/// Rows and where they start among rows that are split evenly for the microkernel.
+struct RowBlock {
+  int64_t first, count;
+};
+inline int64_t row_blocks(int64_t rows) {
+  return (rows + kMaxRows - 1) / kMaxRows;
+}
+inline RowBlock row_block(int64_t rows, int64_t i) {
+  const int64_t blocks = row_blocks(rows), first = rows * i / blocks;
+  return {first, rows * (i + 1) / blocks - first};
+}
+
 /// C[rows, columns] (+)= A * B over one panel of B; columns <= kPanelOf<T>, and C must have room
 /// for columns rounded up to a vector. Rows are split evenly into register blocks.
 template <typename T, int64_t kRow, int64_t kDepth>
@@ -131,25 +144,11 @@ inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, St
   static constexpr auto kTwo = micro_gemm_list<T, 2, kRow, kDepth>(kRows);
   const auto& kernels = columns > kWidth<T> ? kTwo : kOne;
   const int64_t row = kRow != 0 ? kRow : strides.row;
-  const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t block = 0, r = 0; block < blocks; ++block) {
-    const int64_t count = (rows - r) / (blocks - block);
-    kernels[static_cast<size_t>(count - 1)](kc, a + r * row, strides, b, ldb, c + r * ldc, ldc,
-                                            accumulate, bias);
-    r += count;
+  for (int64_t i = 0; i < row_blocks(rows); ++i) {
+    const auto [first, count] = row_block(rows, i);
+    kernels[static_cast<size_t>(count - 1)](kc, a + first * row, strides, b, ldb, c + first * ldc,
+                                            ldc, accumulate, bias);
   }
-}
-
-/// Rows and where they start in a block of A that is split evenly for the microkernel.
-struct RowBlock {
-  int64_t first, count;
-};
-inline int64_t row_blocks(int64_t rows) {
-  return (rows + kMaxRows - 1) / kMaxRows;
-}
-inline RowBlock row_block(int64_t rows, int64_t i) {
-  const int64_t blocks = row_blocks(rows), first = rows * i / blocks;
-  return {first, rows * (i + 1) / blocks - first};
 }
 
 /// The same for A packed as pack_a (gemm_pack.h) leaves it: one stream of memory per register

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tarn/core/cpu/bf16_lanes.h"
 #include "tarn/core/cpu/conv_shape.h"
+#include "tarn/core/cpu/half_lanes.h"
 #include "tarn/core/cpu/micro_gemm.h"
 #include "tarn/core/cpu/winograd_transforms.h"
 

@@ -1,4 +1,4 @@
-// bf16_lanes.h - sixteen bf16 at a time, read as and rounded from sixteen floats.
+// half_lanes.h - sixteen bf16 or f16 at a time, read as sixteen floats; bf16 rounded from them.
 //
 // The same bits as bfloat16 one by one: round to nearest even, subnormals kept, any NaN becomes
 // 0x7FC0. (AVX-512's own conversion would take subnormals as zero.)
