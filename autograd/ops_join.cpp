@@ -7,6 +7,7 @@
 #include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
+#include "tarn/core/views.h"
 
 namespace tarn {
 namespace {
@@ -46,6 +47,48 @@ class CatNode final : public Node {
   std::vector<Edge> edges_store_;
   std::vector<Part> parts_;
 };
+
+/// The gradient of taking a tensor apart: that of the parts, joined once, however many there are.
+class PartsNode final : public Node {
+ public:
+  PartsNode(const char* name, const Tensor& x, int dim, bool keeps_dim,
+            const std::vector<Tensor>& parts)
+      : Node(name, static_cast<int>(parts.size())),
+        edge_(gradient_edge(x)),
+        dim_(dim),
+        keeps_dim_(keeps_dim),
+        options_{.dtype = x.dtype(), .device = x.device()} {
+    for (const Tensor& part : parts) sizes_.push_back(part.sizes());
+    set_edges(&edge_, 1);
+  }
+  Grads backward(std::span<const Tensor> grads) override {
+    std::vector<Tensor> all(grads.begin(), grads.end());
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].defined()) all[i] = zeros(sizes_[i], options_);
+    }
+    return Grads(keeps_dim_ ? cat(all, dim_) : stack(all, dim_));
+  }
+
+ private:
+  Edge edge_;
+  int dim_;
+  bool keeps_dim_;
+  TensorOptions options_;
+  std::vector<Shape> sizes_;
+};
+
+/// parts are views of x along dim, all of it, in order.
+std::vector<Tensor> record_parts(const char* name, const Tensor& x, int dim, bool keeps_dim,
+                                 std::vector<Tensor> parts) {
+  if (!parts.empty() && any_requires_grad(std::span(&x, 1))) {
+    const Ref<Node> node(new PartsNode(name, x, dim, keeps_dim, parts));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      set_history(parts[i], node, static_cast<uint32_t>(i));
+    }
+  }
+  for (const Tensor& part : parts) detail::mark_view(part);
+  return parts;
+}
 
 }  // namespace
 
@@ -87,10 +130,10 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   std::vector<Tensor> parts;
   int64_t at = 0;
   for (int64_t n : sizes) {
-    parts.push_back(narrow(x, d, at, n));
+    parts.push_back(raw::narrow(x, d, at, n));
     at += n;
   }
-  return parts;
+  return record_parts("split", x, d, true, std::move(parts));
 }
 
 std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim) {
@@ -118,8 +161,8 @@ std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
   TARN_CHECK_AS(ShapeError, x.dim() > 0, "unbind: a 0-d tensor has no dimension to unbind");
   const int d = wrap_dim("unbind", dim, x.dim());
   std::vector<Tensor> parts;
-  for (int64_t i = 0; i < x.sizes()[d]; ++i) parts.push_back(select(x, d, i));
-  return parts;
+  for (int64_t i = 0; i < x.sizes()[d]; ++i) parts.push_back(raw::select(x, d, i));
+  return record_parts("unbind", x, d, false, std::move(parts));
 }
 
 namespace {

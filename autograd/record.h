@@ -157,12 +157,19 @@ void record_outputs(const char* name, std::span<const Tensor> outs,
   node->pack(saved);
 }
 
+namespace detail {
+/// Lets later recorded in-place writes to what `out` is a view of be noticed.
+inline void mark_view(const Tensor& out) {
+  if (grad_mode.enabled) out.impl()->view_taken = out.storage()->recorded_writes() + 1;
+}
+}  // namespace detail
+
 /// As record, for views: the result shares x's storage, and later recorded in-place writes to it
 /// are noticed.
 template <class F>
 Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
   out = record(name, std::move(out), {x}, save(), fn);
-  if (detail::grad_mode.enabled) out.impl()->view_taken = out.storage()->recorded_writes() + 1;
+  detail::mark_view(out);
   return out;
 }
 

@@ -234,6 +234,37 @@ TEST(IndexGradientTest, out_of_range_indices_name_value_position_and_range) {
   expect_error<IndexError>([&] { index_select(x, 0, ints(many)); }, "index 99 at position 4567");
 }
 
+TEST(Parts, gradients_of_some_of_them_used_more_than_once) {
+  check_gradient(
+      [](const Tensor& x) {
+        const std::vector<Tensor> p = split(x, std::vector<int64_t>{1, 0, 2, 2}, 1);
+        return cat({mul(p[0], p[0]), mul(p[3], p[3].narrow(1, 0, 1)), p[1]},
+                   1);  // p[2]: not at all
+      },
+      iota({3, 5}));
+  check_gradient(
+      [](const Tensor& x) {
+        const std::vector<Tensor> p = unbind(x, 1);
+        return mul(mul(p[4], p[0]), p[4]);
+      },
+      iota({3, 5}));
+}
+
+TEST(Parts, are_views_that_notice_writes) {
+  Tensor x = iota({4, 2});
+  x.set_requires_grad();
+  const Tensor y = mul(x, Scalar(2.0));
+  const std::vector<Tensor> rows = unbind(y, 0), halves = chunk(y, 2, 0);
+  EXPECT_EQ(rows[3].storage(), y.storage());
+  EXPECT_EQ(rows[0].grad_fn_name(), "unbind");
+  EXPECT_EQ(halves[1].grad_fn_name(), "split");
+  EXPECT_THROW(rows[0].add_(rows[1]), Error);
+  const Tensor plain = iota({4, 2});  // nothing recorded yet: a write to the whole makes it so
+  const std::vector<Tensor> parts = split(plain, 2, 0);
+  plain.mul_(x);
+  EXPECT_THROW(mul(parts[0], x.narrow(0, 0, 2)), Error);
+}
+
 TEST(IndexGradientTest, other_errors_name_what_must_hold) {
   const Tensor x = iota({5, 2});
   expect_error<DTypeError>([&] { index_select(x, 0, ones({1})); },
