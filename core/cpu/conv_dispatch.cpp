@@ -49,6 +49,12 @@ bool use_pointwise(const Conv2dShape& s, DType dtype) {
          (dtype != DType::kBF16 || dnnl_bf16_products() == Bf16Products::kNoGain);
 }
 
+/// Whether to ask the library. bf16 that it computes slower than f32 is widened, as all of f16 is.
+bool use_library(DType dtype) {
+  return dtype == DType::kF32 ||
+         (dtype == DType::kBF16 && dnnl_bf16_products() != Bf16Products::kNoGain);
+}
+
 /// f(TypeTag<T>) for f32 or bf16.
 template <typename F>
 void as_pixels(DType dtype, F f) {
@@ -89,8 +95,8 @@ void conv2d_forward(const Conv2dShape& s, DType dtype, const void* x, const void
     pointwise_forward(s, dtype, x, w, bias, y);
     return;
   }
-  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kForward, s, dtype, const_cast<void*>(x),
-                                        const_cast<void*>(w), bias, y)) {
+  if (use_library(dtype) && dnnl_conv(ConvPass::kForward, s, dtype, const_cast<void*>(x),
+                                      const_cast<void*>(w), bias, y)) {
     return;
   }
   if (dtype == DType::kF32) {
@@ -129,8 +135,8 @@ void conv2d_backward_data(const Conv2dShape& s, DType dtype, const void* gy, con
     pointwise_backward_data(s, dtype, gy, w, gx);
     return;
   }
-  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardData, s, dtype, gx, const_cast<void*>(w),
-                                        nullptr, const_cast<void*>(gy))) {
+  if (use_library(dtype) && dnnl_conv(ConvPass::kBackwardData, s, dtype, gx, const_cast<void*>(w),
+                                      nullptr, const_cast<void*>(gy))) {
     return;
   }
   if (dtype == DType::kF32) {
@@ -167,8 +173,8 @@ void conv2d_backward_weights(const Conv2dShape& s, DType dtype, const void* x, c
     pointwise_backward_weights(s, dtype, x, gy, gw);
     return;
   }
-  if (dtype != DType::kF16 && dnnl_conv(ConvPass::kBackwardWeights, s, dtype, const_cast<void*>(x),
-                                        gw, nullptr, const_cast<void*>(gy))) {
+  if (use_library(dtype) && dnnl_conv(ConvPass::kBackwardWeights, s, dtype, const_cast<void*>(x),
+                                      gw, nullptr, const_cast<void*>(gy))) {
     return;
   }
   if (dtype == DType::kF32) {

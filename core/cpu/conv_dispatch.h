@@ -2,8 +2,8 @@
 // is.
 //
 // 3x3 layers of f32 and bf16 go to Winograd (winograd.h) where that is faster, the rest to oneDNN,
-// f64 and what the library does not do well to im2col. f16, and bf16 without library, computes in
-// f32.
+// f64 and what the library does not do well to im2col. f16 computes in f32, and so does bf16 where
+// there is no library or its bf16 is slower.
 #pragma once
 
 #include "tarn/core/cpu/conv_shape.h"
