@@ -259,7 +259,8 @@ TEST(Parts, are_views_that_notice_writes) {
   EXPECT_EQ(rows[0].grad_fn_name(), "unbind");
   EXPECT_EQ(halves[1].grad_fn_name(), "split");
   EXPECT_THROW(rows[0].add_(rows[1]), Error);
-  const Tensor plain = iota({4, 2});  // nothing recorded yet: a write to the whole makes it so
+  const Tensor plain =
+      iota({4, 2}).clone();  // nothing recorded yet: a write to the whole makes it so
   const std::vector<Tensor> parts = split(plain, 2, 0);
   plain.mul_(x);
   EXPECT_THROW(mul(parts[0], x.narrow(0, 0, 2)), Error);
