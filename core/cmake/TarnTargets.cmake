@@ -86,8 +86,10 @@ function(tarn_precompile target)
     endif()
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    # The mistake of -Wrestrict above in other words: g++ forgets which headers are the system's.
-    target_compile_options(${target} PRIVATE -Wno-array-bounds)
+    # The mistake of -Wrestrict above in other words, as g++ forgets which headers are the system's.
+    # A build with TARN_PCH=OFF heeds these warnings.
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow
+                                             -Wno-stringop-overread)
   endif()
 endfunction()
 
