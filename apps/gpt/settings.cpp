@@ -1,10 +1,13 @@
 // settings.cpp - the trainer's flags and the presets of --model.
 #include "tarn/apps/gpt/settings.h"
 
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "tarn/apps/common/file.h"
 #include "tarn/apps/common/run_dir.h"
+#include "tarn/core/file.h"
 
 namespace tarn::apps {
 namespace {
@@ -178,6 +181,17 @@ void declare_run(Options& options, GptSettings& s) {
       "error, 2 for a command line that cannot be run.");
 }
 
+// A run reads its text with the tokenizer it has kept: another one's ids would mean other words to
+// the model.
+void check_tokenizer_of_run(const GptSettings& s) {
+  const std::filesystem::path own = std::filesystem::path(*s.resume) / "tokenizer.json";
+  const std::string was = flag_of_run(*s.resume, "tokenizer"), now = whole_path(s.tokenizer);
+  const bool same = now == was || now == "auto" || (now == "char" && was == "auto");
+  if (same || was.empty() || !is_there(own.string())) return;
+  throw UsageError("--tokenizer " + s.tokenizer + ": the run goes on with its own, " +
+                   own.string() + " (" + was + "); leave --tokenizer out");
+}
+
 }  // namespace
 
 void declare_flags(Options& options, GptSettings& s) {
@@ -216,6 +230,7 @@ void check_settings(const GptSettings& s, const Options* options) {
           "--out-dir is for a new run, and --resume goes on in an old one; leave one of them out");
     }
   }
+  if (s.resume && options && options->given("--tokenizer")) check_tokenizer_of_run(s);
   if (s.resume && s.init_from != "scratch" && s.init_from != "resume") {
     throw UsageError("--init-from and --resume both say where the weights come from; pass one");
   }
