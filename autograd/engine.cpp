@@ -71,6 +71,7 @@ struct RunningGuard {
 void on_backward_end(std::function<void()> callback) {
   TARN_CHECK_AS(AutogradError, running.depth > 0,
                 "on_backward_end: this thread runs no backward; call it from a hook");
+  TARN_CHECK_AS(ValueError, static_cast<bool>(callback), "on_backward_end: a function is needed");
   running.at_end.push_back(std::move(callback));
 }
 

@@ -168,7 +168,7 @@ Tensor merged(const Tensor& x) {
 Tensor packed_gradient(const Saved& s, const Tensor& g, int64_t heads, const Plan& p) {
   const Tensor qkv = s[0], mask = s[1];
   const Tensor gout = transpose(reshape(g, {g.size(0), g.size(1), heads, g.size(2) / heads}), 1, 2);
-  if (grad_enabled()) {
+  if (grad_enabled() && qkv.size(1) > 0) {
     const HeadGrads grads =
         composed_backward(recorded_part(qkv, heads, 0), recorded_part(qkv, heads, 1),
                           recorded_part(qkv, heads, 2), mask, gout, p);

@@ -115,6 +115,12 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   TARN_CHECK_AS(ValueError, o.stride_h > 0 && o.stride_w > 0,
                 "conv_transpose2d: stride must be positive; got [", o.stride_h, ", ", o.stride_w,
                 "]");
+  TARN_CHECK_AS(ValueError, o.dilation_h > 0 && o.dilation_w > 0,
+                "conv_transpose2d: dilation must be positive; got [", o.dilation_h, ", ",
+                o.dilation_w, "]");
+  TARN_CHECK_AS(ValueError, o.pad_h >= 0 && o.pad_w >= 0,
+                "conv_transpose2d: padding must not be negative; got [", o.pad_h, ", ", o.pad_w,
+                "]");
   TARN_CHECK_AS(ValueError,
                 output_padding_h >= 0 && output_padding_w >= 0 &&
                     output_padding_h < std::max(o.stride_h, o.dilation_h) &&

@@ -149,6 +149,13 @@ Tensor cross_entropy_of_probabilities(const Tensor& x, const Tensor& target, con
   return r.options.reduction == Reduction::kSum ? sum(rows) : mean(rows);
 }
 
+// Rows or items, ignored or not, with weights or without: no mean over a batch is agreed upon.
+void check_reduction(const char* op, Reduction reduction) {
+  TARN_CHECK_AS(ValueError, reduction != Reduction::kBatchMean, op,
+                ": the reduction must be kNone, kMean or kSum; got kBatchMean; kMean divides by "
+                "the items that count");
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& weight,
@@ -158,6 +165,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& w
   raw::check_defined(op, "target", target);
   TARN_CHECK_AS(ValueError, options.label_smoothing >= 0 && options.label_smoothing <= 1, op,
                 ": label_smoothing must be in [0, 1]; got ", options.label_smoothing);
+  check_reduction(op, options.reduction);
   const CrossEntropyRecord r{ClassRows(op, logits), options};
   check_weight(op, weight, logits, r.view.classes);
   if (is_floating(target.dtype()) && target.sizes() == logits.sizes()) {
@@ -180,6 +188,7 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int
   constexpr const char* op = "nll_loss";
   raw::check_defined(op, "x", x);
   raw::check_defined(op, "target", target);
+  check_reduction(op, reduction);
   const ClassRows v(op, x);
   check_weight(op, weight, x, v.classes);
   const Tensor labels = raw::unsqueeze(checked_labels(op, target, x, v, ignore_index), 1);

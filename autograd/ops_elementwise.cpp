@@ -221,8 +221,11 @@ bool fits_functor(const Scalar& s, const Tensor& x) {
          : dtype == DType::kI32 ? v == static_cast<int32_t>(v)
                                 : v >= 0 && v <= 255;
 }
+// What does not fit wraps, as in PyTorch; scalar_tensor would throw.
 Tensor as_tensor(const Scalar& s, const Tensor& like) {
-  return scalar_tensor(s, {.dtype = s.result_dtype(like.dtype()), .device = like.device()});
+  Tensor out = empty({}, {.dtype = s.result_dtype(like.dtype()), .device = like.device()});
+  raw::fill_(out, s);
+  return out;
 }
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/number_check.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
@@ -141,10 +142,11 @@ Tensor record_index_copy(Tensor out, const Tensor& x, int64_t dim, const Tensor&
 Tensor record_scatter(bool add, Tensor out, const Tensor& x, int64_t dim, const Tensor& index,
                       const Tensor& src) {
   return record(add ? "scatter_add" : "scatter", out, {x, src}, save(index),
-                [add, dim](const Saved& s, const Tensor& g, Wants w) {
+                [add, dim, sizes = src.sizes()](const Saved& s, const Tensor& g, Wants w) {
                   Tensor gx = g;
                   if (!add && w[0]) gx = scatter(g, dim, s[0], Scalar(0));
-                  return Grads(w[0] ? gx : Tensor(), w[1] ? gather(g, dim, s[0]) : Tensor());
+                  return Grads(w[0] ? gx : Tensor(),
+                               w[1] ? reshape(gather(g, dim, s[0]), sizes) : Tensor());
                 });
 }
 
@@ -189,6 +191,7 @@ Tensor index_fill(const Tensor& x, int64_t dim, const Tensor& index, const Scala
   raw::check_defined("index_fill", "x", x);
   raw::check_defined("index_fill", "index", index);
   raw::check_same_device("index_fill", x, index);
+  check_number_fits("index_fill", value, x.dtype());
   Shape sizes = x.sizes();
   if (x.dim() > 0) sizes[wrap_dim("index_fill", dim, x.dim())] = index.numel();
   return index_copy(x, dim, index, full(sizes, value, {.dtype = x.dtype(), .device = x.device()}));
@@ -217,6 +220,7 @@ namespace {
 Tensor filled_for(const char* op, const Tensor& x, const Tensor& index, const Scalar& value) {
   raw::check_defined(op, "x", x);
   raw::check_defined(op, "index", index);
+  check_number_fits(op, value, x.dtype());
   return full(index.sizes(), value, {.dtype = x.dtype(), .device = x.device()});
 }
 }  // namespace

@@ -210,13 +210,16 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, const Scalar& value
                          : mode == PadMode::kCircular ? n
                          : n > 0                      ? std::max(before, after)
                                                       : 0;
-    TARN_CHECK_AS(ValueError, std::max(before, after) <= most && n + before + after >= 0,
+    int64_t size = n;
+    const bool counts =
+        !__builtin_add_overflow(size, before, &size) && !__builtin_add_overflow(size, after, &size);
+    TARN_CHECK_AS(ValueError, counts && std::max(before, after) <= most && size >= 0,
                   "pad: pads of this mode must be at most ", most, " and leave something at ",
                   "dimension ", d, " of x=", x.describe(), "; got {", before, ", ", after, "}");
-    std::vector<int64_t> places;
-    for (int64_t i = -before; i < n + after; ++i) places.push_back(shown(mode, i, n));
-    const Shape count{static_cast<int64_t>(places.size())};
-    out = index_select(out, d, from_vector(places, count).to(x.device()));
+    const Tensor places = empty({size}, {.dtype = DType::kI64});
+    auto* place = places.data<int64_t>();
+    for (int64_t i = 0; i < size; ++i) place[i] = shown(mode, i - before, n);
+    out = index_select(out, d, places.to(x.device()));
   }
   return out.is_same(x) ? clone(x) : out;
 }

@@ -38,8 +38,10 @@ Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) 
 }
 
 Tensor stddev(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
-  const Tensor variance = raw::var_mean("stddev", x, dims, correction, keepdim, true, false).first;
-  const Tensor out = raw::unary(UnaryOp::kSqrt, variance);
+  // The variance in f64: in x's dtype it could be infinite where its root is not (300 in f16).
+  const Tensor variance =
+      raw::var_mean("stddev", x, dims, correction, keepdim, true, false, DType::kF64).first;
+  const Tensor out = raw::to(raw::unary(UnaryOp::kSqrt, variance), x.dtype());
   return record(
       "stddev", out, {x}, save(x, out),
       [spread = Spread("stddev", x, dims), correction](const Saved& s, const Tensor& g, Wants) {

@@ -27,6 +27,7 @@ struct SumTypes {
     output = is_floating(wanted) ? wanted : DType::kI64;
     const bool widens = output == sum_dtype(input) || (is_half(input) && output == DType::kF32);
     if (!widens) input = output;
+    if (wanted == DType::kBool) input = DType::kBool;  // 0.5 is true, though it is 0 as an i64
   }
 };
 
@@ -236,19 +237,23 @@ Tensor cumprod_backward(const Tensor& g, const Tensor& x, const Tensor& out, int
 Tensor cumsum(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   raw::check_defined("cumsum", "x", x);
   const Tensor in = converted(x, in_autocast("cumsum", x, dtype));
-  return record("cumsum", raw::cumulative("cumsum", false, in, dim), {in}, save(),
-                [dim](const Saved&, const Tensor& g, Wants) {
-                  return Grads(g.dim() == 0 ? g : sum_from_here(g, dim));
-                });
+  // Integers are summed in i64, whatever they end as.
+  return converted(record("cumsum", raw::cumulative("cumsum", false, in, dim), {in}, save(),
+                          [dim](const Saved&, const Tensor& g, Wants) {
+                            return Grads(g.dim() == 0 ? g : sum_from_here(g, dim));
+                          }),
+                   dtype);
 }
 
 Tensor cumprod(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   raw::check_defined("cumprod", "x", x);
   const Tensor in = converted(x, in_autocast("cumprod", x, dtype));
   const Tensor out = raw::cumulative("cumprod", true, in, dim);
-  return record("cumprod", out, {in}, save(in, out), [dim](const Saved& s, const Tensor& g, Wants) {
-    return Grads(g.dim() == 0 ? g : cumprod_backward(g, s[0], s[1], dim));
-  });
+  return converted(record("cumprod", out, {in}, save(in, out),
+                          [dim](const Saved& s, const Tensor& g, Wants) {
+                            return Grads(g.dim() == 0 ? g : cumprod_backward(g, s[0], s[1], dim));
+                          }),
+                   dtype);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include "tarn/autograd/operand.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/number_check.h"
 #include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
@@ -179,6 +180,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
   TARN_CHECK_AS(DTypeError, mask.dtype() == DType::kBool,
                 "masked_fill: the mask must be bool; got ", mask.describe());
   broadcast_shapes("masked_fill", x.sizes(), mask.sizes());
+  check_number_fits("masked_fill", value, x.dtype());
   return where(mask, scalar_tensor(value, {.dtype = x.dtype(), .device = x.device()}), x);
 }
 

@@ -7,6 +7,7 @@
 #include "tarn/autograd/operand.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/number_check.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
 
@@ -50,6 +51,9 @@ void Tensor::set_grad(const Tensor& grad) const {
     TARN_CHECK_AS(ShapeError, grad.sizes() == sizes() && grad.dtype() == dtype(),
                   "set_grad: the gradient must have the tensor's sizes and dtype; got ",
                   grad.describe(), " for ", describe());
+    TARN_CHECK_AS(DeviceError, grad.device() == device(),
+                  "set_grad: the gradient must be on the tensor's device; got ", grad.describe(),
+                  " for ", describe());
   }
   ensure_meta(*this).grad = grad;
 }
@@ -85,6 +89,7 @@ Tensor Tensor::detach() const {
 }
 
 int64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  TARN_CHECK_AS(ValueError, static_cast<bool>(hook), "register_hook: a function is needed");
   const Edge edge = gradient_edge(*this);
   TARN_CHECK_AS(AutogradError, static_cast<bool>(edge.node),
                 "register_hook: the tensor does not require grad; got ", describe());
@@ -97,6 +102,8 @@ int64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
 }
 
 int64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  TARN_CHECK_AS(ValueError, static_cast<bool>(hook),
+                "register_post_accumulate_grad_hook: a function is needed");
   TARN_CHECK_AS(AutogradError, requires_grad() && is_leaf(),
                 "register_post_accumulate_grad_hook: needs a leaf that requires grad; got ",
                 describe());
@@ -208,6 +215,7 @@ Tensor Tensor::tanh() const {
 namespace {
 void overwrite(const char* op, const Tensor& x, const Scalar& value) {
   begin_inplace(op, x);
+  check_number_fits(op, value, x.dtype());
   raw::fill_(x, value, op);
   if (!tarn::requires_grad(x)) return;
   record(op, x, {x}, save(),

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tarn/core/kernel_call.h"
+#include "tarn/core/number_check.h"
 #include "tarn/core/op_scope.h"
 #include "tarn/core/raw_elementwise.h"
 
@@ -82,6 +83,7 @@ Tensor empty_like(const Tensor& like) {
 }
 
 Tensor full(const Shape& sizes, const Scalar& value, const TensorOptions& options) {
+  check_number_fits("full", value, options.dtype);
   Tensor out = empty(sizes, options);
   raw::fill_(out, value);
   return out;
@@ -94,6 +96,7 @@ Tensor ones(const Shape& sizes, const TensorOptions& options) {
 }
 
 Tensor full_like(const Tensor& like, const Scalar& value) {
+  check_number_fits("full_like", value, like.dtype());
   Tensor out = empty_like(like);
   raw::fill_(out, value);
   return out;
@@ -113,6 +116,10 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
                     std::isfinite(step.to_double()),
                 "arange: start, end and step must be finite; got start=", start, ", end=", end,
                 ", step=", step);
+  const auto whole = [](const Scalar& s) { return s.to_double() == std::trunc(s.to_double()); };
+  TARN_CHECK_AS(ValueError, is_floating(options.dtype) || (whole(start) && whole(step)),
+                "arange: start and step must be whole numbers for ", options.dtype,
+                "; got start=", start, ", step=", step, "; pass {.dtype = DType::kF32}");
   const double span = end.to_double() - start.to_double();
   TARN_CHECK_AS(ValueError, step.to_double() != 0 && span * step.to_double() >= 0,
                 "arange: step must lead from start to end; got start=", start, ", end=", end,
@@ -138,13 +145,14 @@ Tensor arange(int64_t end, const TensorOptions& options) {
 Tensor linspace(double start, double end, int64_t steps, const TensorOptions& options) {
   TARN_CHECK_AS(ValueError, steps >= 0, "linspace: steps must not be negative; got ", steps);
   // Each half counts from its own end, so both ends are exact.
-  std::vector<double> values(static_cast<size_t>(steps));
+  const Tensor exact = empty({steps}, {.dtype = DType::kF64});
+  double* values = exact.data<double>();
   const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
   for (int64_t i = 0; i < steps; ++i) {
     values[i] = i < (steps + 1) / 2 ? start + step * static_cast<double>(i)
                                     : end - step * static_cast<double>(steps - 1 - i);
   }
-  return raw::to(raw::to(from_vector(values, {steps}), options.dtype), options.device);
+  return raw::to(raw::to(exact, options.dtype), options.device);
 }
 
 Tensor eye(int64_t n, int64_t m, const TensorOptions& options) {

@@ -139,9 +139,13 @@ void fail_out_of_memory(size_t bytes, Device device, BlockPool& pool, const Ledg
     out << ", the device has " << format_bytes(static_cast<int64_t>(total));
   }
   out << "; " << advice(bytes, s, pool) << "\n";
-  print_tags(out, s);
-  print_owners(out, s, pool.owners());
-  throw OutOfMemoryError(out.str());
+  if (s.peak_allocated > 0) {  // else the very first request was too big: empty tables
+    print_tags(out, s);
+    print_owners(out, s, pool.owners());
+  }
+  std::string text = out.str();
+  text.pop_back();  // whoever shows a message ends its line
+  throw OutOfMemoryError(text);
 }
 
 }  // namespace detail

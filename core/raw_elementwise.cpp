@@ -2,6 +2,7 @@
 #include "tarn/core/raw_elementwise.h"
 
 #include <cmath>
+#include <optional>
 
 #include "tarn/core/factory.h"
 #include "tarn/core/kernel_call.h"
@@ -64,8 +65,11 @@ void run_binary(BinaryOp op, const Tensor& out, const Tensor& a, const Tensor& b
   TARN_KERNEL(elementwise, binary, out.device(), op, make_plan({&out, &a, &b}));
 }
 
+// Integers that do not fit wrap, as PyTorch's numbers beside tensors do; scalar_tensor would throw.
 Tensor scalar_like(const Scalar& value, DType dtype, Device device) {
-  return scalar_tensor(value, {.dtype = dtype, .device = device});
+  Tensor out = empty({}, {.dtype = dtype, .device = device});
+  fill_(out, value);
+  return out;
 }
 
 // The unary operator that does `op` with a number, so that no tensor is made of the number: on a
@@ -111,12 +115,26 @@ void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
                 "; move one with to(device)");
 }
 
+namespace {
+// The dtype of tensors with dimensions beside 0-d ones, which widen them only if of a higher kind.
+DType beside_scalars(DType shaped, DType scalar) {
+  return kind(scalar) > kind(shaped) ? promote_types(shaped, scalar) : shaped;
+}
+
+DType result_dtype(const Tensor& a, const Tensor& b, const Tensor& c) {
+  std::optional<DType> shaped, scalar;
+  for (const Tensor* t : {&a, &b, &c}) {
+    std::optional<DType>& of = t->dim() > 0 ? shaped : scalar;
+    of = of ? promote_types(*of, t->dtype()) : t->dtype();
+  }
+  return shaped && scalar ? beside_scalars(*shaped, *scalar) : shaped ? *shaped : *scalar;
+}
+}  // namespace
+
 DType result_dtype(const Tensor& a, const Tensor& b) {
   const DType x = a.dtype(), y = b.dtype();
   if (x == y || (a.dim() > 0) == (b.dim() > 0)) return promote_types(x, y);
-  // One of them is 0-d: it widens the other only if it is of a higher kind.
-  const DType shaped = a.dim() > 0 ? x : y, scalar = a.dim() > 0 ? y : x;
-  return kind(scalar) > kind(shaped) ? promote_types(shaped, scalar) : shaped;
+  return a.dim() > 0 ? beside_scalars(x, y) : beside_scalars(y, x);
 }
 
 Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s, const char* name) {
@@ -239,7 +257,7 @@ Tensor ternary(TernaryOp op, const Tensor& a, const Tensor& b, const Tensor& c, 
   check_defined(name, "c", c);
   check_same_device(name, a, b);
   check_same_device(name, a, c);
-  const DType dtype = compute_dtype(promote_types(result_dtype(a, b), c.dtype()), info.domain);
+  const DType dtype = compute_dtype(result_dtype(a, b, c), info.domain);
   check_domain(name, dtype, info.domain);
   TARN_CHECK_AS(ValueError, is_floating(dtype) || s.v[0] == std::trunc(s.v[0]), name,
                 ": the factor must be a whole number for integer tensors; got ", s.v[0]);

@@ -91,7 +91,8 @@ void check_gather_sizes(const char* op, const char* name, const Tensor& x, int d
                 ": index must have as many dimensions as ", name, "; got ", name, "=", x.describe(),
                 ", index=", index.describe());
   for (int d = 0; d < index.dim(); ++d) {
-    TARN_CHECK_AS(ShapeError, d == dim || index.sizes()[d] <= x.sizes()[d], op,
+    const int64_t most = x.dim() == 0 ? 1 : x.sizes()[d];  // a 0-d tensor is one element of 1-d
+    TARN_CHECK_AS(ShapeError, d == dim || index.sizes()[d] <= most, op,
                   ": index must not be larger than ", name, " outside dimension ", dim, "; got ",
                   name, "=", x.describe(), ", index=", index.describe(), " (dimension ", d, ")");
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tarn/core/factory.h"
+#include "tarn/core/number_check.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/raw_index.h"
 #include "tarn/core/views.h"
@@ -62,10 +63,14 @@ Tensor constant_pad(const Tensor& x, const Shape& pads, const Scalar& value) {
   TARN_CHECK_AS(ValueError, pads.dim() % 2 == 0 && pads.dim() / 2 <= x.dim(),
                 "pad: pads come in pairs {before, after} from the last dimension on; got ", pads,
                 " for x=", x.describe());
+  check_number_fits("pad", value, x.dtype());
   Shape sizes = x.sizes();
   for (int k = 0; k < pads.dim() / 2; ++k) {
     int64_t& size = sizes[x.dim() - 1 - k];
-    size += pads[2 * k] + pads[2 * k + 1];
+    const bool counts = !__builtin_add_overflow(size, pads[2 * k], &size) &&
+                        !__builtin_add_overflow(size, pads[2 * k + 1], &size);
+    TARN_CHECK_AS(ShapeError, counts, "pad: more places than 64 bits can count; got pads ", pads,
+                  " for x=", x.describe());
     TARN_CHECK_AS(ShapeError, size >= 0, "pad: cuts more than there is; got pads ", pads,
                   " for x=", x.describe());
   }

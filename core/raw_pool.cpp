@@ -25,9 +25,12 @@ int64_t output_size(const char* op, const Tensor& x, int64_t in, int64_t kernel,
   TARN_CHECK_AS(ValueError, pad >= 0 && pad <= kernel / 2, op,
                 ": padding must be between 0 and half the kernel; got padding=", pad,
                 ", kernel=", kernel);
-  const int64_t span = in + 2 * pad - dilation * (kernel - 1) - 1;
-  int64_t out = span < 0 ? 0 : (span + (ceil_mode ? stride - 1 : 0)) / stride + 1;
-  if (ceil_mode && (out - 1) * stride >= in + pad) --out;
+  // In 128 bits, where no product of what a caller may pass overflows.
+  using Wide = __int128;
+  const Wide span =
+      in + 2 * Wide{pad} - Wide{dilation} * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+  auto out = static_cast<int64_t>(span < 0 ? 0 : span / stride + 1);
+  if (ceil_mode && Wide{out - 1} * stride >= Wide{in} + pad) --out;
   TARN_CHECK_AS(ShapeError, out > 0, op,
                 ": the window must fit into the padded image; got x=", x.describe(),
                 ", kernel=", kernel, ", dilation=", dilation, ", padding=", pad);

@@ -68,14 +68,15 @@ Tensor reduce(const char* op, ReduceOp kind, const Tensor& x, const Shape& dims,
 }
 
 std::pair<Tensor, Tensor> var_mean(const char* op, const Tensor& x, const Shape& dims,
-                                   double correction, bool keepdim, bool want_var, bool want_mean) {
+                                   double correction, bool keepdim, bool want_var, bool want_mean,
+                                   std::optional<DType> dtype) {
   const OpScope scope(op);
   check_defined(op, "x", x);
   TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), op,
                 ": x must be floating; got x=", x.describe());
   const Shape over = reduce_dims(op, dims, x.dim());
   const Shape sizes = reduced_sizes(x.sizes(), over);
-  const TensorOptions options{.dtype = x.dtype(), .device = x.device()};
+  const TensorOptions options{.dtype = dtype.value_or(x.dtype()), .device = x.device()};
   Tensor var, mean;
   if (want_var) var = empty(sizes, options);
   if (want_mean) mean = empty(sizes, options);

@@ -24,9 +24,11 @@ Tensor drop_dims(const Tensor& kept, const Shape& dims, bool keepdim);
 /// Throws IndexError where max or min would have nothing to choose from.
 Tensor reduce(const char* op, ReduceOp kind, const Tensor& x, const Shape& dims, bool keepdim,
               DType dtype, double p = 2);
-/// Variance and mean; a result that is not wanted comes back undefined.
+/// Variance and mean, of x's dtype or the floating one given; a result that is not wanted comes
+/// back undefined.
 std::pair<Tensor, Tensor> var_mean(const char* op, const Tensor& x, const Shape& dims,
-                                   double correction, bool keepdim, bool want_var, bool want_mean);
+                                   double correction, bool keepdim, bool want_var, bool want_mean,
+                                   std::optional<DType> dtype = {});
 /// Values and indices of the first maximum or minimum along dim (over all elements if none is
 /// given; dim counts in the flattened tensor then).
 std::pair<Tensor, Tensor> arg_reduce(const char* op, bool largest, const Tensor& x,

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include <zlib.h>
 
@@ -38,9 +39,11 @@ class GzipFile {
       int code = Z_OK;
       const char* why = gzerror(file_, &code);
       if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-        const bool cut = code == Z_BUF_ERROR;
-        fail(cut ? "truncated gzip" : "corrupt gzip", cut ? "" : ": ", cut ? "" : why, " (after ",
-             done + (got > 0 ? static_cast<uint64_t>(got) : 0), " of ", bytes, " bytes)");
+        if (code == Z_BUF_ERROR) fail("truncated gzip: the file ends too early");
+        // zlib names the file before the reason; fail() has named it already.
+        std::string_view reason = why;
+        if (reason.starts_with(path_ + ": ")) reason.remove_prefix(path_.size() + 2);
+        fail("corrupt gzip: ", reason);
       }
       if (got == 0) break;
       done += static_cast<uint64_t>(got);

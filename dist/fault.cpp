@@ -74,7 +74,7 @@ Fault parse_fault(const std::string& text) {
 bool maybe_fail(int rank) {
   static const std::optional<Fault> fault = [] {
     const char* text = std::getenv("TARN_FAULT");
-    return text ? std::optional<Fault>(parse_fault(text)) : std::nullopt;
+    return text && *text ? std::optional<Fault>(parse_fault(text)) : std::nullopt;
   }();
   if (!fault || fault->rank != launched_rank(rank)) return false;
   static std::atomic<int64_t> count{0};

@@ -16,12 +16,16 @@ std::string text(const DropoutOptions& options) {
   return tarn::detail::concat("p=", options.p);
 }
 
+const PReluOptions& checked(const PReluOptions& o) {
+  TARN_CHECK_AS(ValueError, o.count > 0, "PReLU: count must be positive; got ", o.count);
+  return o;
+}
+
 }  // namespace
 
 PReLU::PReLU(Module* parent, std::string name, const Options& options)
-    : Module(parent, std::move(name)), weight(this, "weight", parameter_memory({options.count})) {
-  TARN_CHECK_AS(ValueError, options.count > 0, "PReLU: count must be positive; got ",
-                options.count);
+    : Module(parent, std::move(name)),
+      weight(this, "weight", parameter_memory({checked(options).count})) {
   init::constant_(weight, options.init);
 }
 

@@ -6,6 +6,7 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_random.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -15,6 +16,7 @@ const MultiheadAttentionOptions& checked(const MultiheadAttentionOptions& o) {
   TARN_CHECK_AS(ValueError, o.size > 0 && o.heads > 0 && o.size % o.heads == 0,
                 "MultiheadAttention: size must be a positive multiple of heads; got size=", o.size,
                 ", heads=", o.heads);
+  raw::check_probability("MultiheadAttention", o.dropout);
   return o;
 }
 
@@ -107,6 +109,9 @@ std::string MultiheadAttention::details() const {
 }
 
 Tensor sinusoidal_positions(int64_t time, int64_t size) {
+  TARN_CHECK_AS(ValueError, time >= 0 && size >= 0,
+                "sinusoidal_positions: time and size must not be negative; got time=", time,
+                ", size=", size);
   std::vector<float> table(static_cast<size_t>(time * size));
   for (int64_t t = 0; t < time; ++t) {
     for (int64_t i = 0; i < size; ++i) {
@@ -122,6 +127,9 @@ Tensor sinusoidal_positions(int64_t time, int64_t size) {
 Tensor rotary_positions(const Tensor& x, int64_t first, double base) {
   TARN_CHECK_AS(ShapeError, x.dim() == 4 && x.size(3) % 2 == 0,
                 "rotary_positions: x must be [B, H, T, D] with even D; got ", x.describe());
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), "rotary_positions: x must be floating; got ",
+                x.describe());
+  TARN_CHECK_AS(ValueError, base > 0, "rotary_positions: base must be positive; got ", base);
   const int64_t time = x.size(2), half = x.size(3) / 2;
   std::vector<float> cosines(static_cast<size_t>(time * half)), sines(cosines.size());
   for (int64_t i = 0; i < time * half; ++i) {

@@ -19,12 +19,15 @@ Shape leading_sizes(const char* layer, int64_t in, int64_t out, int64_t groups) 
   return {out, in / groups};
 }
 
-Shape followed_by(Shape sizes, int64_t kernel) {
+Shape followed_by(const char* layer, Shape sizes, int64_t kernel) {
+  TARN_CHECK_AS(ValueError, kernel > 0, layer, ": kernel must be positive; got ", kernel);
   sizes.push_back(kernel);
   return sizes;
 }
 
-Shape followed_by(Shape sizes, Size2 kernel) {
+Shape followed_by(const char* layer, Shape sizes, Size2 kernel) {
+  TARN_CHECK_AS(ValueError, kernel.h > 0 && kernel.w > 0, layer, ": kernel must be positive; got ",
+                kernel.h, "x", kernel.w);
   sizes.push_back(kernel.h);
   sizes.push_back(kernel.w);
   return sizes;
@@ -36,14 +39,14 @@ constexpr bool kOneDimension = std::is_same_v<S, int64_t>;
 template <class S>
 Shape weight_sizes(const ConvOptions<S>& o) {
   const char* layer = kOneDimension<S> ? "Conv1d" : "Conv2d";
-  return followed_by(leading_sizes(layer, o.in, o.out, o.groups), o.kernel);
+  return followed_by(layer, leading_sizes(layer, o.in, o.out, o.groups), o.kernel);
 }
 
 // Transposed: [in, out / groups, ...], what a convolution the other way would have.
 template <class S>
 Shape weight_sizes(const ConvTransposeOptions<S>& o) {
   const char* layer = kOneDimension<S> ? "ConvTranspose1d" : "ConvTranspose2d";
-  return followed_by(leading_sizes(layer, o.out, o.in, o.groups), o.kernel);
+  return followed_by(layer, leading_sizes(layer, o.out, o.in, o.groups), o.kernel);
 }
 
 /// What the operation takes; along one dimension a row is an image of height 1.

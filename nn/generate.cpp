@@ -52,8 +52,20 @@ Tensor sample_tokens(const Tensor& logits, const SampleOptions& options) {
   return multinomial(softmax(kept, 1), 1, false, options.generator).select(1, 0);
 }
 
+KeyValueCache::KeyValueCache(int64_t layers, int64_t capacity) : capacity_(capacity) {
+  TARN_CHECK_AS(ValueError, layers >= 0 && capacity >= 0,
+                "KeyValueCache: layers and capacity must not be negative; got layers=", layers,
+                ", capacity=", capacity);
+  layers_.resize(static_cast<size_t>(layers));
+}
+
 KeyValueCache::Pair KeyValueCache::append(int64_t layer, const Tensor& k, const Tensor& v) {
-  Pair& all = layers_.at(static_cast<size_t>(layer));
+  TARN_CHECK_AS(IndexError, layer >= 0 && layer < static_cast<int64_t>(layers_.size()),
+                "KeyValueCache: no layer ", layer, "; there are ", layers_.size());
+  TARN_CHECK_AS(ShapeError, k.dim() == 4 && v.dim() == 4 && k.size(2) == v.size(2),
+                "KeyValueCache: k and v must be [B, H, T, D] of one T; got k=", k.describe(),
+                ", v=", v.describe());
+  Pair& all = layers_[static_cast<size_t>(layer)];
   const int64_t time = k.size(2);
   TARN_CHECK_AS(ShapeError, length_ + time <= capacity_, "KeyValueCache: it holds ", capacity_,
                 " tokens; got ", length_ + time);

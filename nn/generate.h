@@ -21,15 +21,15 @@ Tensor sample_tokens(const Tensor& logits, const SampleOptions& options = {});
 /// step and not the whole text again.
 class KeyValueCache {
  public:
-  /// Room for `capacity` tokens in `layers` layers.
-  KeyValueCache(int64_t layers, int64_t capacity)
-      : capacity_(capacity), layers_(static_cast<size_t>(layers)) {}
+  /// Room for `capacity` tokens in `layers` layers. Throws ValueError on negative ones.
+  KeyValueCache(int64_t layers, int64_t capacity);
 
   struct Pair {
     Tensor k, v;  ///< [B, H, length, D]
   };
   /// Appends k and v [B, H, T, D] to a layer; returns all that it holds now, the new ones included.
-  /// The length counts after advance(). Throws ShapeError beyond the capacity.
+  /// The length counts after advance(). Throws ShapeError beyond the capacity and unless k and v
+  /// have one T, IndexError on a layer that is not there.
   Pair append(int64_t layer, const Tensor& k, const Tensor& v);
   /// Call once the new tokens went through all layers.
   void advance(int64_t tokens) { length_ += tokens; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tarn/autograd/functions_elementwise.h"
 #include "tarn/autograd/functions_linalg.h"
@@ -21,6 +22,7 @@ double fan_of(const Tensor& x, FanMode mode) {
 
 /// Newton's method on erf from a rational start (Winitzki 2008).
 double erf_inv(double y) {
+  if (std::abs(y) == 1) return std::copysign(std::numeric_limits<double>::infinity(), y);
   constexpr double kA = 0.147, kPi = 3.14159265358979323846;
   const double l = std::log1p(-y * y), t = 2 / (kPi * kA) + l / 2;
   double x = std::copysign(std::sqrt(std::sqrt(t * t - l / kA) - t), y);
@@ -78,6 +80,8 @@ void normal_(const Tensor& x, double mean, double stddev) {
 }
 
 void trunc_normal_(const Tensor& x, double mean, double stddev, double low, double high) {
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "trunc_normal_: x must be floating; got x=", x.describe());
   TARN_CHECK_AS(ValueError, stddev > 0 && low < high,
                 "trunc_normal_: needs stddev > 0 and low < high; got stddev=", stddev,
                 ", low=", low, ", high=", high);
@@ -121,6 +125,8 @@ void xavier_normal_(const Tensor& x, double gain) {
 void orthogonal_(const Tensor& x, double gain) {
   TARN_CHECK_AS(ShapeError, x.dim() >= 2,
                 "orthogonal_: needs a tensor of at least two dimensions; got x=", x.describe());
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()),
+                "orthogonal_: x must be floating; got x=", x.describe());
   if (x.numel() == 0) return;
   const NoGradGuard no_grad;
   const int64_t rows = x.size(0), cols = x.numel() / rows;

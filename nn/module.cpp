@@ -271,12 +271,15 @@ void Module::apply(const std::function<void(Module&)>& f) {
 }
 
 int64_t Module::register_forward_pre_hook(std::function<Tensor(Module&, const Tensor&)> hook) {
+  TARN_CHECK_AS(ValueError, static_cast<bool>(hook),
+                "register_forward_pre_hook: a function is needed");
   pre_hooks_.emplace_back(next_hook_, std::move(hook));
   return next_hook_++;
 }
 
 int64_t Module::register_forward_hook(
     std::function<Tensor(Module&, const Tensor&, const Tensor&)> hook) {
+  TARN_CHECK_AS(ValueError, static_cast<bool>(hook), "register_forward_hook: a function is needed");
   hooks_.emplace_back(next_hook_, std::move(hook));
   return next_hook_++;
 }

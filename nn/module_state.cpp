@@ -31,7 +31,11 @@ LoadReport Module::load_state_dict(const TensorDict& dict, const LoadOptions& op
   });
   const std::string wrapper = "module.";
   bool wrapped = !dict.empty();
-  for (const auto& [name, tensor] : dict) wrapped = wrapped && name.rfind(wrapper, 0) == 0;
+  for (const auto& [name, tensor] : dict) {
+    TARN_CHECK_AS(ValueError, tensor.defined(), "load_state_dict: ", kind(), ": '", name,
+                  "' is undefined");
+    wrapped = wrapped && name.rfind(wrapper, 0) == 0;
+  }
   for (const auto& [name, child] : children_) wrapped = wrapped && name + "." != wrapper;
   const std::string prefix = wrapped ? wrapper : "";
 

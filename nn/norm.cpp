@@ -25,6 +25,11 @@ const BatchNormOptions& checked(const BatchNormOptions& o) {
   return o;
 }
 
+const RmsNormOptions& checked(const RmsNormOptions& o) {
+  TARN_CHECK_AS(ValueError, o.size > 0, "RMSNorm: size must be positive; got ", o.size);
+  return o;
+}
+
 /// Whether add_layer_norm and its like take these. Sums that broadcast, or promote without
 /// autocast, are left to +.
 bool sum_fuses(const Tensor& x, const Tensor& residual) {
@@ -120,7 +125,7 @@ std::string LayerNorm::details() const {
 
 RMSNorm::RMSNorm(Module* parent, std::string name, const Options& o)
     : Module(parent, std::move(name)),
-      weight(this, "weight", filled_if(true, {o.size}, 1)),
+      weight(this, "weight", filled_if(true, {checked(o).size}, 1)),
       options_(o) {}
 
 Tensor RMSNorm::forward(const Tensor& x) {

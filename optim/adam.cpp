@@ -23,6 +23,7 @@ std::vector<ParamGroup<AdamOptions>> as_adam(const std::vector<ParamGroup<AdamWO
 Adam::Adam(const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled)
     : Optimizer({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true), decoupled_(decoupled) {
   for (const auto& group : groups) Adam::add_param_group(group);
+  check_has_params(decoupled ? "AdamW" : "Adam");
 }
 
 void Adam::add_param_group(const ParamGroup<AdamOptions>& group) {

@@ -35,8 +35,8 @@ class Adam : public Optimizer {
   /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
   /// rate. Throws as the constructor does; then nothing is changed.
   void add_param_group(const ParamGroup<AdamOptions>& group);
-  AdamOptions& options(size_t group = 0) { return options_.at(group); }
-  double* momentum(size_t group) override { return &options_.at(group).beta1; }
+  AdamOptions& options(size_t group = 0) { return at_group(options_, group); }
+  double* momentum(size_t group) override { return &at_group(options_, group).beta1; }
 
  protected:
   Adam(const std::vector<ParamGroup<AdamOptions>>& groups, bool decoupled);
@@ -44,7 +44,7 @@ class Adam : public Optimizer {
  private:
   void update(const Batch& batch, double grad_scale) override;
   bool uses_slot(size_t group, int slot) const override;
-  double& lr_ref(size_t group) override { return options_.at(group).lr; }
+  double& lr_ref(size_t group) override { return at_group(options_, group).lr; }
   void visit_options(size_t group, OptionVisitor& visitor) override;
 
   std::vector<AdamOptions> options_;

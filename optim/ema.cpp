@@ -110,12 +110,14 @@ TensorDict Ema::state_dict() const {
 void Ema::load_state_dict(const TensorDict& dict) {
   for (const Entry& e : entries_) {
     const Tensor* t = dict.find(e.name);
-    TARN_CHECK_AS(ValueError, t && t->sizes() == e.average.sizes(), "Ema: the state must have '",
-                  e.name, "'=", e.average.describe(), "; got ", t ? t->describe() : "none");
+    TARN_CHECK_AS(ValueError, t && t->defined() && t->sizes() == e.average.sizes(),
+                  "Ema: the state must have '", e.name, "'=", e.average.describe(), "; got ",
+                  t ? t->describe() : "none");
   }
   const Tensor* updates = dict.find(kUpdates);
-  TARN_CHECK_AS(ValueError, updates && updates->numel() == 1, "Ema: the state must have '",
-                kUpdates, "', one number; got ", updates ? updates->describe() : "none");
+  TARN_CHECK_AS(ValueError, updates && updates->defined() && updates->numel() == 1,
+                "Ema: the state must have '", kUpdates, "', one number; got ",
+                updates ? updates->describe() : "none");
   updates_ = updates->item<int64_t>();
   for (const Entry& e : entries_) raw::copy_(e.average, dict.at(e.name));
 }

@@ -91,6 +91,12 @@ void Optimizer::add_group(const std::vector<Tensor>& params, double lr) {
   rebuild_ = true;
 }
 
+void Optimizer::check_has_params(const char* name) const {
+  TARN_CHECK_AS(ValueError, !all_.empty(), name,
+                ": there must be parameters to optimize; got none; a module has those of its "
+                "members that were declared with `this`");
+}
+
 std::vector<Tensor> Optimizer::params() const {
   std::vector<Tensor> list;
   for (const Tensor* p : all_) list.push_back(*p);
@@ -114,6 +120,7 @@ void Optimizer::zero_grad() {
 }
 
 int64_t Optimizer::add_hook(When when, Hook hook) {
+  TARN_CHECK_AS(ValueError, static_cast<bool>(hook), "optimizer: a hook must be a function");
   hooks_.push_back({next_hook_, when, std::move(hook)});
   return next_hook_++;
 }

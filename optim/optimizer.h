@@ -60,14 +60,14 @@ class Optimizer {
   void remove_hook(int64_t id);
 
   size_t num_groups() const { return groups_.size(); }
-  const std::vector<Tensor>& params(size_t group) const { return groups_.at(group).params; }
+  const std::vector<Tensor>& params(size_t group) const { return at_group(groups_, group).params; }
   std::vector<Tensor> params() const;
   double lr(size_t group = 0) const;
   /// Of all groups, or of one.
   void set_lr(double lr);
   void set_lr(size_t group, double lr);
   /// The rate the group was made with: what schedules scale.
-  double initial_lr(size_t group) const { return groups_.at(group).initial_lr; }
+  double initial_lr(size_t group) const { return at_group(groups_, group).initial_lr; }
   /// SGD's momentum or Adam's beta1, for schedules that cycle it; nullptr if there is none.
   virtual double* momentum(size_t) { return nullptr; }
 
@@ -99,6 +99,16 @@ class Optimizer {
       : slot_names_(std::move(slot_names)), counts_steps_(counts_steps) {}
   /// Throws unless the parameters are dense floating leaves that are in no group yet.
   void add_group(const std::vector<Tensor>& params, double lr);
+  /// At the end of a constructor: throws ValueError if no group has a parameter.
+  void check_has_params(const char* name) const;
+
+  /// What a list holds for a group. Throws IndexError if there is no such group.
+  template <class List>
+  static auto at_group(List& list, size_t group) -> decltype(list[group]) {
+    TARN_CHECK_AS(IndexError, group < list.size(), "optimizer: no group ", group, "; there are ",
+                  list.size());
+    return list[group];
+  }
 
   virtual void update(const Batch& batch, double grad_scale) = 0;
   virtual bool uses_slot(size_t group, int slot) const = 0;

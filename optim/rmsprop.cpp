@@ -12,6 +12,7 @@ RMSprop::RMSprop(std::vector<Tensor> params, RMSpropOptions options)
 RMSprop::RMSprop(const std::vector<ParamGroup<RMSpropOptions>>& groups)
     : Optimizer({"square_avg", "grad_avg", "momentum_buffer"}, true) {
   for (const auto& group : groups) add_param_group(group);
+  check_has_params("RMSprop");
 }
 
 void RMSprop::add_param_group(const ParamGroup<RMSpropOptions>& group) {
@@ -59,6 +60,7 @@ Adagrad::Adagrad(std::vector<Tensor> params, AdagradOptions options)
 
 Adagrad::Adagrad(const std::vector<ParamGroup<AdagradOptions>>& groups) : Optimizer({"sum"}, true) {
   for (const auto& group : groups) add_param_group(group);
+  check_has_params("Adagrad");
 }
 
 void Adagrad::add_param_group(const ParamGroup<AdagradOptions>& group) {

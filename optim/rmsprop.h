@@ -25,13 +25,13 @@ class RMSprop final : public Optimizer {
   /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
   /// rate. Throws as the constructor does; then nothing is changed.
   void add_param_group(const ParamGroup<RMSpropOptions>& group);
-  RMSpropOptions& options(size_t group = 0) { return options_.at(group); }
-  double* momentum(size_t group) override { return &options_.at(group).momentum; }
+  RMSpropOptions& options(size_t group = 0) { return at_group(options_, group); }
+  double* momentum(size_t group) override { return &at_group(options_, group).momentum; }
 
  private:
   void update(const Batch& batch, double grad_scale) override;
   bool uses_slot(size_t group, int slot) const override;
-  double& lr_ref(size_t group) override { return options_.at(group).lr; }
+  double& lr_ref(size_t group) override { return at_group(options_, group).lr; }
   void visit_options(size_t group, OptionVisitor& visitor) override;
 
   std::vector<RMSpropOptions> options_;
@@ -52,12 +52,12 @@ class Adagrad final : public Optimizer {
   /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
   /// rate. Throws as the constructor does; then nothing is changed.
   void add_param_group(const ParamGroup<AdagradOptions>& group);
-  AdagradOptions& options(size_t group = 0) { return options_.at(group); }
+  AdagradOptions& options(size_t group = 0) { return at_group(options_, group); }
 
  private:
   void update(const Batch& batch, double grad_scale) override;
   bool uses_slot(size_t, int slot) const override { return slot == 0; }
-  double& lr_ref(size_t group) override { return options_.at(group).lr; }
+  double& lr_ref(size_t group) override { return at_group(options_, group).lr; }
   void visit_options(size_t group, OptionVisitor& visitor) override;
 
   std::vector<AdagradOptions> options_;

@@ -45,6 +45,7 @@ GradScaler::GradScaler(GradScalerOptions options)
 
 Tensor GradScaler::scale(const Tensor& loss) const {
   if (!options_.enabled) return loss;
+  TARN_CHECK_AS(ValueError, loss.defined(), "GradScaler: the loss must be a tensor; got none");
   return mul(is_half(loss.dtype()) ? loss.to(DType::kF32) : loss, Scalar(scale_));
 }
 
@@ -174,7 +175,7 @@ void GradScaler::load_state_dict(const TensorDict& dict) {
   std::string missing;
   const auto read = [&](const char* name, auto& value) {
     const Tensor* t = dict.find(name);
-    if (t && t->numel() == 1) {
+    if (t && t->defined() && t->numel() == 1) {
       value = t->item<std::decay_t<decltype(value)>>();
     } else {
       missing += std::string(missing.empty() ? "" : ", ") + name;

@@ -131,6 +131,9 @@ Schedule one_cycle_lr(const OneCycleOptions& o) {
   check_positive("one_cycle_lr", "total_steps", o.total_steps);
   TARN_CHECK_AS(ValueError, o.pct_start >= 0 && o.pct_start <= 1,
                 "one_cycle_lr: pct_start must be in [0, 1]; got ", o.pct_start);
+  TARN_CHECK_AS(ValueError, o.max_lr >= 0 && o.div_factor > 0 && o.final_div_factor > 0,
+                "one_cycle_lr: max_lr must be at least 0 and both factors positive; got max_lr=",
+                o.max_lr, ", div_factor=", o.div_factor, ", final_div_factor=", o.final_div_factor);
   const double up_end = o.pct_start * static_cast<double>(o.total_steps) - 1;
   const double down_end = static_cast<double>(o.total_steps - 1);
   // Two phases: low to high until up_end, then high to last until down_end.

@@ -12,6 +12,7 @@ SGD::SGD(std::vector<Tensor> params, SGDOptions options)
 SGD::SGD(const std::vector<ParamGroup<SGDOptions>>& groups)
     : Optimizer({"momentum_buffer"}, false) {
   for (const auto& group : groups) add_param_group(group);
+  check_has_params("SGD");
 }
 
 void SGD::add_param_group(const ParamGroup<SGDOptions>& group) {

@@ -24,13 +24,13 @@ class SGD final : public Optimizer {
   /// One more group, for layers that are unfrozen later; its schedule counts from the group's own
   /// rate. Throws as the constructor does; then nothing is changed.
   void add_param_group(const ParamGroup<SGDOptions>& group);
-  SGDOptions& options(size_t group = 0) { return options_.at(group); }
-  double* momentum(size_t group) override { return &options_.at(group).momentum; }
+  SGDOptions& options(size_t group = 0) { return at_group(options_, group); }
+  double* momentum(size_t group) override { return &at_group(options_, group).momentum; }
 
  private:
   void update(const Batch& batch, double grad_scale) override;
   bool uses_slot(size_t group, int slot) const override;
-  double& lr_ref(size_t group) override { return options_.at(group).lr; }
+  double& lr_ref(size_t group) override { return at_group(options_, group).lr; }
   void visit_options(size_t group, OptionVisitor& visitor) override;
 
   std::vector<SGDOptions> options_;

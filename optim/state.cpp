@@ -52,6 +52,7 @@ class OptionReader final : public OptionVisitor {
  private:
   std::vector<double> values(const char* name, int64_t count) {
     const Tensor* t = dict_.find(prefix_ + name);
+    if (t && !t->defined()) t = nullptr;
     if (t && t->numel() == count && !problems_) return t->to_vector<double>();
     if (problems_ && (!t || t->numel() != count)) *problems_ += "\n  missing: " + prefix_ + name;
     return {};
@@ -107,11 +108,17 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
   }
   // Look at everything before anything is changed.
   for (const auto& [name, tensor] : dict) {
+    if (!tensor.defined()) {
+      problems += "\n  undefined: " + name;
+      continue;
+    }
     if (name.rfind("param_groups.", 0) == 0) continue;
     const auto found = owner.find(name);
     if (found == owner.end()) {
       problems += "\n  unexpected: " + name + "=" + tensor.describe();
-    } else if (!name.ends_with(".step") && !(tensor.sizes() == param(found->second).sizes())) {
+    } else if (name.ends_with(".step")) {
+      if (tensor.numel() != 1) problems += "\n  not a number: " + name + "=" + tensor.describe();
+    } else if (!(tensor.sizes() == param(found->second).sizes())) {
       problems += "\n  another shape: " + name + "=" + tensor.describe() + ", the parameter is " +
                   param(found->second).describe();
     }
@@ -121,7 +128,7 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
     visit_options(g, reader);
     const Tensor* members = dict.find(group_prefix(g) + "params");
     const auto count = static_cast<int64_t>(groups_[g].params.size());
-    if (!members) {
+    if (!members || !members->defined()) {
       problems += "\n  missing: " + group_prefix(g) + "params";
     } else if (members->numel() != count) {
       problems += tarn::detail::concat("\n  another size: ", group_prefix(g), "params has ",

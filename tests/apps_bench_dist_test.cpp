@@ -55,6 +55,19 @@ TEST_F(BenchDist, a_row_that_fails_says_why_and_the_others_go_on) {
   EXPECT_NE(end.out.find("\nddp   2 x  1 threads "), std::string::npos) << end.out;
 }
 
+TEST_F(BenchDist, is_not_for_a_launcher) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  const test::Ended end = run({"--counts", "1"});
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("dist starts ranks of its own; run it without tarn-run"),
+            std::string::npos)
+      << end.err;
+}
+
 TEST(BenchDistRow, is_read_from_what_a_run_prints) {
   const DistRow row = read_row(
       "a warning\n{\"median_s\": 0.5, \"items_per_s\": 64.0, \"comm_s\": 0.1, \"exposed_s\": 0.05, "
@@ -67,6 +80,8 @@ TEST(BenchDistRow, is_read_from_what_a_run_prints) {
       "\"first_mib\": 3.0, \"other_mib\": 2.0}\n");
   EXPECT_EQ(gpu.error, "");
   EXPECT_TRUE(std::isnan(gpu.comm_s) && std::isnan(gpu.hidden()) && std::isnan(gpu.computing()));
+  EXPECT_EQ(hidden_share(0.1, 0.2), 0.0) << "waits for another rank are no negative share";
+  EXPECT_EQ(hidden_share(0, 0), 1.0);
   EXPECT_EQ(read_row("one\ntarn-bench: error: no\ntarn-run: error: rank 0 ended\n").error,
             "tarn-bench: error: no");
   EXPECT_EQ(read_row("").error, "no figures were printed");

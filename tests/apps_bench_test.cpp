@@ -4,6 +4,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,23 @@ class Bench : public testing::Test {
 TEST_F(Bench, numbers_that_make_no_sense_are_refused) {
   refuses({"train", "--threads", "100000"},
           "--threads: expected an integer from 1 to 1024; got '100000'");
+  refuses({"collectives", "--min-bytes", "100", "--max-bytes", "8"},
+          "--min-bytes must not be above --max-bytes; got 100 and 8");
   refuses({"dist", "--counts", "1,0"}, "--counts: expected a list of integers 1,2,3 from 1 to 64");
+}
+
+TEST_F(Bench, json_is_a_line_for_each_kernel_of_a_roofline_and_no_table) {
+  const test::Ended end = run({}, {"roofline", "--model", "mlp", "--batch", "8", "--json"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  std::istringstream lines(end.out);
+  int kernels = 0;
+  for (std::string line; std::getline(lines, line); ++kernels) {
+    EXPECT_TRUE(line.starts_with("{\"name\": \"mlp-") && line.ends_with("}")) << line;
+    EXPECT_NE(line.find("\"kernel\": "), std::string::npos) << line;
+  }
+  EXPECT_GT(kernels, 3);
+  refuses({"train", "--model", "mlp", "--profile", "--json"}, "--profile prints a table");
+  refuses({"roofline", "--ptxas", "x", "--json"}, "--ptxas prints a table");
 }
 
 TEST_F(Bench, a_filter_that_matches_nothing_is_an_error) {

@@ -247,7 +247,14 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   folder.write("w.safetensors", "nothing");
   fails(small("b", {"--init-from", folder / "w.safetensors"}), 1, "w.safetensors");
   fails({"--resume", folder / "none"}, 1, "no run to go on with");
+  folder.write("run/config.json", R"({"flags": {"tokenizer": "auto"}})");
+  folder.write("run/tokenizer.json", "{}");
+  fails({"--resume", folder / "run", "--tokenizer", "byte"}, 2,
+        "--tokenizer byte: the run goes on with its own, " + folder / "run/tokenizer.json (auto)");
+  fails({"--resume", folder / "run", "--tokenizer", "char"}, 1, "resume: no checkpoint in ");
+  fails({"--resume", ""}, 2, "--resume: expected a text that is not empty; got ''");
   fails({"--sample"}, 2, "--sample needs weights");
+  fails({"--sample", "--init-from", "none"}, 1, "weights: cannot open none: there is no such file");
   fails({"--export", folder / "x.bin"}, 2, "--export needs weights");
   fails({"--export", "x.bin", "--sample", "--init-from", "w.bin"}, 2, "does not go with --sample");
   fails({"--export", "x.bin", "--dtype", "float16", "--init-from", "w.bin"}, 2,

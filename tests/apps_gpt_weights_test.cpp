@@ -181,6 +181,31 @@ TEST(GptWeightFiles, halves_and_missing_biases_come_back_as_the_same_model) {
                  "none/x.bin");
 }
 
+TEST(GptText, is_shown_without_what_would_change_the_terminal) {
+  EXPECT_EQ(shown_text("God\tsaid\r\n\xC3\xA9 \xF0\x9F\x99\x82"),
+            "God\tsaid\n\xC3\xA9 \xF0\x9F\x99\x82");
+  EXPECT_EQ(shown_text("a\x1B[2J\x7F\xFF\xC3"),
+            "a\xEF\xBF\xBD[2J\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(shown_text("\xC2\x9B"), "\xEF\xBF\xBD") << "a control character of two bytes";
+  EXPECT_EQ(shown_text(""), "");
+}
+
+TEST(GptWeightFiles, an_export_replaces_no_file_of_a_run) {
+  const TempFolder folder;
+  const auto gpt = some_gpt();
+  folder.write("run/config.json", "{}");
+  folder.write("run/checkpoints/step-1/manifest.json", "{}");
+  EXPECT_MESSAGE(ValueError, export_gpt(folder / "run", *gpt, nullptr, DType::kF32),
+                 "files of a run would be replaced; pass a name outside of it");
+  for (const char* name : {"", "/model.safetensors", "/x.bin"}) {
+    const std::string path = folder / "run/checkpoints/step-1" + name;
+    EXPECT_MESSAGE(ValueError, export_gpt(path, *gpt, nullptr, DType::kF32),
+                   "files of a checkpoint would be replaced");
+  }
+  EXPECT_EQ(slurp(folder / "run/config.json"), "{}");
+  export_gpt(folder / "run/x.bin", *gpt, nullptr, DType::kF32);
+}
+
 TEST(GptWeightFiles, a_shorter_block_leaves_positions_out) {
   const TempFolder folder;
   const auto gpt = some_gpt();

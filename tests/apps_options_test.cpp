@@ -3,6 +3,7 @@
 
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/tests/tests_throws.h"
 
 namespace tarn::apps {
 namespace {
@@ -158,6 +159,50 @@ TEST(Options, bad_values_name_the_flag_what_came_and_what_is_expected) {
             "--opt: expected one of sgd, adamw; got 'adam'; did you mean 'adamw'?");
   EXPECT_EQ(t.error({"--milestones", "1,x"}),
             "--milestones: expected a list of integers 1,2,3; got '1,x'");
+  EXPECT_EQ(t.error({"--milestones="}), "--milestones: expected a list of integers 1,2,3; got ''");
+}
+
+TEST(Options, a_flag_is_not_taken_for_the_value_of_the_one_before) {
+  Table t;
+  EXPECT_EQ(t.error({"--model", "--lr", "0.1"}),
+            "--model: expected a text; got the flag --lr (--model=--lr if that is the value)");
+  EXPECT_EQ(t.error({"--batch-size", "--lr=0.1"}),
+            "--batch-size: expected an integer from 1 to 4096; got the flag --lr=0.1 "
+            "(--batch-size=--lr=0.1 if that is the value)");
+  EXPECT_EQ(t.error({"--model=--lr"}), "");
+  EXPECT_EQ(t.model, "--lr");
+  EXPECT_EQ(t.error({"--model", "--of-no-flag"}), "");
+  EXPECT_EQ(t.error({"--model", "-b"}), "");
+  EXPECT_EQ(t.model, "-b");
+}
+
+TEST(Options, a_path_must_not_be_empty) {
+  std::optional<std::string> run;
+  Options options("p", "");
+  options.add("--resume", &run, "folder of a run").not_empty();
+  for (const std::vector<std::string>& form :
+       std::vector<std::vector<std::string>>{{"--resume", ""}, {"--resume="}}) {
+    EXPECT_THROWS_WITH(options.parse(form), UsageError,
+                       "--resume: expected a text that is not empty; got ''");
+  }
+  EXPECT_FALSE(run);
+  EXPECT_TRUE(options.preset("--resume", "")) << "as an earlier run was started";
+  EXPECT_FALSE(run);
+}
+
+TEST(Options, what_shares_no_letter_is_not_the_nearest) {
+  std::string shortcut;
+  Options options("p", "");
+  options.add("--shortcut", &shortcut, "A or B").choices({"A", "B"});
+  for (const char* wrong : {"C", "AB", ""}) {
+    try {
+      options.parse({"--shortcut", wrong});
+      ADD_FAILURE() << wrong;
+    } catch (const UsageError& e) {
+      const std::string got = std::string("--shortcut: expected one of A, B; got '") + wrong + "'";
+      EXPECT_EQ(e.what(), *wrong == 'A' ? got + "; did you mean 'A'?" : got);
+    }
+  }
 }
 
 TEST(Options, a_required_flag_must_come) {

@@ -216,6 +216,31 @@ TEST_F(Resnet, missing_and_damaged_data_is_named) {
   EXPECT_FALSE(fs::exists(folder / "runs")) << "a run that cannot start leaves no folder";
 }
 
+TEST_F(Resnet, a_folder_of_images_without_val_is_tested_with_its_training_images_and_says_so) {
+  const auto picture = [&](const std::string& path) { folder.write(path, tarn::test::kTinyPng); };
+  for (const char* name : {"x/a/1.png", "x/b/1.png", "x/train/1.png"}) picture(name);
+  const auto flags = [&](const std::string& of) {
+    return quick({"--data-path", "imagefolder:" + folder / of, "--train-crop-size", "16",
+                  "--val-resize-size", "16", "--val-crop-size", "16", "--epochs", "1"});
+  };
+  const std::string note = "note: no folder val in " + folder / "x";
+  Ended end = run(flags("x"));
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find(note + ": tests with the training images\n"), std::string::npos)
+      << end.out;
+
+  for (const char* name : {"y/train/a/1.png", "y/train/c/1.png"}) picture(name);
+  expect_error(flags("y"), 1, "y/train needs the test images beside it, in " + folder / "y/val");
+  picture("y/val/a/1.png");
+  expect_error(flags("y"), 1, "must have the same class folders; 'c' is missing in val");
+  picture("y/val/b/1.png");
+  expect_error(flags("y"), 1, "must have the same class folders; 'b' is missing in train");
+  fs::rename(folder / "y/val/b", folder / "y/val/c");
+  end = run(flags("y"));
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(end.out.find("note: "), std::string::npos) << end.out;
+}
+
 TEST_F(Resnet, a_picture_that_does_not_decode_is_named_or_left_out) {
   for (int i = 0; i < 8; ++i) {
     folder.write("pictures/a/" + std::to_string(i) + ".jpg", tarn::test::kTinyJpeg);

@@ -109,6 +109,16 @@ TEST_F(Run, a_killed_rank_is_named_with_its_signal) {
   expect_part(file("err"), "what rank 0 printed stands above\n");
 }
 
+TEST_F(Run, a_command_line_that_all_ranks_refuse_is_one_error) {
+  EXPECT_EQ(run("--nproc 3 --log-dir logs", "echo no such flag $RANK >&2; exit 2"), 2);
+  EXPECT_EQ(file("err"),
+            "no such flag 0\ntarn-run: error: all 3 ranks ended with exit code 2; what rank 0 "
+            "printed stands above, the rest is in logs\n");
+  EXPECT_EQ(file("logs/rank-2.log"), "no such flag 2\n");
+  EXPECT_EQ(run("--nproc 2 --log-dir logs", "test $RANK = 0 && sleep 0.3; exit $((3 - RANK))"), 2);
+  expect_part(file("err"), "tarn-run: error: rank 1 failed first, with exit code 2\n");
+}
+
 TEST_F(Run, ranks_that_go_on_after_a_failure_are_ended) {
   const auto start = Clock::now();
   EXPECT_EQ(run("--nproc 3 --log-dir logs --grace 0.2",
@@ -176,6 +186,7 @@ TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
   usage("--monitor-interval 1e300", "--monitor-interval: expected a number from 0.001 to 86400");
   usage("--nproc 0", "--nproc must be a number from 1 to 1024");
   usage("--nnodes 2", "--nnodes 2 needs --master-addr");
+  usage("--nnodes 2 --master-addr \"\"", "--master-addr: expected a text that is not empty");
   usage("--nnodes 2 --standalone", "--standalone is for one host");
   usage("--node-rank 1", "--node-rank must be below --nnodes; got 1 of 1");
   usage("--nproc 1 no-such-program", "cannot find the program no-such-program on PATH");
@@ -187,6 +198,15 @@ TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
   const std::string alone = "cd " + folder.str() + "; " TARN_BINARY_DIR "/bin/tarn-run ";
   EXPECT_NE(std::system((alone + "--nproc-per-node 2>err").c_str()), 0);
   expect_part(file("err"), "--nproc-per-node: expected ");
+}
+
+TEST(RunSettings, two_hosts_may_be_tried_out_on_one) {
+  RunSettings s;
+  s.nodes = 2;
+  s.command = {"true"};
+  EXPECT_THROWS_WITH(check_run_settings(s), UsageError, "--nnodes 2 needs --master-addr");
+  s.master_addr = "127.0.0.1";
+  EXPECT_NO_THROW(check_run_settings(s));
 }
 
 TEST(RunSettings, flags_end_at_the_program) {

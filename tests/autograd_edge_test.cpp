@@ -82,6 +82,22 @@ TEST(Alpha, multiplies_in_the_dtype_of_the_result) {
   expect_values(x.grad(), {3, 3});
 }
 
+TEST(Promotion, a_0d_tensor_widens_none_of_three_operands) {
+  const Tensor x = of({1, 2}), wide = tensor(3, {.dtype = DType::kF64});
+  for (const auto& [a, b, c] : {std::tuple(x, x, wide), {x, wide, x}, {wide, x, x}}) {
+    EXPECT_EQ(addcmul(a, b, c).dtype(), DType::kF32);
+    EXPECT_EQ(addcdiv(a, b, c).dtype(), DType::kF32);
+  }
+  EXPECT_EQ(lerp(wide, x, .5).dtype(), DType::kF32);
+  const Tensor whole = of({1, 2}, DType::kI64);
+  EXPECT_EQ(addcmul(whole, whole, of({1}).view({})).dtype(), DType::kF32);  // of a higher kind
+  EXPECT_EQ(addcmul(wide, wide, wide).dtype(), DType::kF64);
+  Tensor scale = tensor(3, {.dtype = DType::kF64}).set_requires_grad();
+  addcmul(x, x, scale).sum().backward();
+  EXPECT_EQ(scale.grad().dtype(), DType::kF64);
+  expect_values(scale.grad(), {3});
+}
+
 TEST(PlainNumbers, minus_a_small_integer_promotes_first) {
   expect_values(2.0 - of({3}, DType::kU8), {-1});
   expect_values(2 - of({3}, DType::kU8), {255});
@@ -241,6 +257,20 @@ TEST(Variance, overflow_gives_infinity_in_every_dtype) {
   }
 }
 
+TEST(StandardDeviation, is_finite_where_its_square_is_not) {
+  for (const Device device : available_devices()) {
+    const auto on = [&](const Tensor& x) { return x.to(device); };
+    expect_values(stddev(on(of({300, -300}, DType::kF16))), {424.25});
+    expect_close(numbers(stddev(on(of({1e30, -1e30}, DType::kBF16)))), {1.4142e30}, 4e-3, 0,
+                 "bf16");
+    expect_close(numbers(stddev(on(of({1e25, -1e25})))), {1.41421356e25}, 1e-6, 0, "f32");
+    expect_values(stddev(on(of({1, 2, 4, 7})), {0}, 1, true), {2.64575131});
+  }
+  const Tensor x = leaf({300, -300}, DType::kF16);
+  stddev(x).backward();
+  expect_close(numbers(x.grad()), {.70710678, -.70710678}, 1e-3, 0, "gradient");
+}
+
 TEST(ConvTranspose, a_result_without_pixels_is_refused) {
   EXPECT_THROWS_WITH(
       conv_transpose2d(ones({1, 1, 1, 1}), ones({1, 1, 1, 1}), {}, {.pad_h = 2, .pad_w = 2}),
@@ -249,6 +279,11 @@ TEST(ConvTranspose, a_result_without_pixels_is_refused) {
       "x=[1, 1, 1, 1] f32 cpu");
   EXPECT_THROWS_WITH(conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.stride_w = 0}),
                      ValueError, "conv_transpose2d: stride must be positive; got [1, 0]");
+  EXPECT_THROWS_WITH(
+      conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.dilation_h = 0}), ValueError,
+      "conv_transpose2d: dilation must be positive; got [0, 1]");
+  EXPECT_THROWS_WITH(conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.pad_w = -1}),
+                     ValueError, "conv_transpose2d: padding must not be negative; got [0, -1]");
 }
 
 }  // namespace

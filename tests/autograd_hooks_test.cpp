@@ -155,6 +155,9 @@ TEST(Hooks, misuse_is_named) {
   Tensor copy = plain;
   EXPECT_THROWS_WITH(copy.retain_grad(), AutogradError,
                      "retain_grad: the tensor does not require grad");
+  EXPECT_THROWS_WITH(x.register_hook(nullptr), ValueError, "register_hook: a function is needed");
+  EXPECT_THROWS_WITH(x.register_post_accumulate_grad_hook(nullptr), ValueError,
+                     "register_post_accumulate_grad_hook: a function is needed");
 }
 
 TEST(Hooks, retain_grad_keeps_what_the_other_hooks_left) {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "index_tools.h"
+#include "tests_throws.h"
 
 #include "tarn/core/parallel.h"
 
@@ -236,6 +237,15 @@ TEST(IndexTest, pad_modes) {
   EXPECT_EQ(values(pad(x, {-1, 1}, PadMode::kCircular)), (Values{2, 3, 2}));
   EXPECT_EQ(values(pad(x, {1, -2}, PadMode::kReflect)), (Values{2, 1}));
   EXPECT_EQ(pad(zeros({0, 2}), {1, 1}).sizes(), (Shape{0, 4}));
+}
+
+TEST(IndexTest, pads_beyond_all_memory_are_refused) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  const Tensor x = zeros({1, 1, 2});
+  EXPECT_THROWS_WITH(pad(x, {kHuge, kHuge}), ShapeError,
+                     "pad: more places than 64 bits can count; got pads [9223372036854775807, ");
+  EXPECT_THROWS_WITH(pad(x, {kHuge, kHuge}, PadMode::kReplicate), ValueError, "pad: pads of this");
+  EXPECT_THROWS_WITH(pad(x, {0, kHuge / 32}, PadMode::kReplicate), OutOfMemoryError, "out of mem");
 }
 
 TEST(IndexTest, repeat_and_repeat_interleave) {

@@ -256,6 +256,12 @@ TEST(LossTest, bad_arguments_are_refused) {
                            [&] { binary_cross_entropy_with_logits(x, x, zeros({2})); });
   expect_error<DTypeError>("mse_loss: x must be floating",
                            [&] { mse_loss(labels({1}, {1}), labels({1}, {1})); });
+  expect_error<ValueError>("cross_entropy: the reduction must be kNone, kMean or kSum", [&] {
+    cross_entropy(zeros({2, 3}), labels({0, 1}, {2}), {}, {.reduction = Reduction::kBatchMean});
+  });
+  expect_error<ValueError>("nll_loss: the reduction must be kNone, kMean or kSum", [&] {
+    nll_loss(zeros({2, 3}), labels({0, 1}, {2}), {}, -100, Reduction::kBatchMean);
+  });
   expect_error<ShapeError>("kl_div: a batch mean needs a batch",
                            [&] { kl_div(zeros({}), zeros({}), Reduction::kBatchMean); });
 }

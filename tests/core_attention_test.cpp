@@ -125,6 +125,13 @@ TEST(Attention, results_do_not_depend_on_the_number_of_threads) {
   EXPECT_EQ(runs[0], runs[2]);
 }
 
+TEST(Attention, no_time_at_all_has_gradients_of_any_order) {
+  const Tensor qkv = zeros({2, 0, 24}).set_requires_grad();
+  const Tensor mask = ones({1, 1, 1, 0}, {.dtype = DType::kBool});
+  const Tensor y = scaled_dot_product_attention_qkv(qkv, 2, {.mask = mask});
+  EXPECT_EQ(grad(y.sum(), qkv, {}, {.create_graph = true}).sizes(), qkv.sizes());
+}
+
 TEST(Attention, the_result_follows_the_queries_in_memory) {
   const Tensor x = zeros({2, 5, 3, 4});  // [B, T, H, D]
   const Tensor heads = transpose(x, 1, 2);

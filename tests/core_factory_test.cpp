@@ -1,9 +1,11 @@
 // core_factory_test.cpp - tensors from nothing, and reading tensors out.
+#include <cmath>
 #include <limits>
 
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
+#include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
@@ -86,6 +88,8 @@ TEST(Factory, arange_counts_as_python_does) {
                      "arange: step must lead from start to end; got start=0, end=5, step=-1");
   EXPECT_THROWS_WITH(arange(0, 5, 0), ValueError, "arange: step must lead from start to end");
   EXPECT_THROWS_WITH(arange(-3), ValueError, "arange: step must lead from start to end");
+  EXPECT_THROWS_WITH(arange(0, 1, 0.1), ValueError,
+                     "arange: start and step must be whole numbers for i64; got start=0, step=0.1");
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EXPECT_THROWS_WITH(arange(0.0, kInf, 1.0, {.dtype = DType::kF32}), ValueError,
                      "arange: start, end and step must be finite");
@@ -140,6 +144,37 @@ TEST(Factory, item_reads_single_elements) {
   EXPECT_THROWS_WITH(Tensor().item(), ShapeError, "got undefined");
   EXPECT_THROWS_WITH(zeros({2}).data<double>(), DTypeError,
                      "data: the tensor holds f32; asked for f64");
+}
+
+TEST(Factory, numbers_that_do_not_fit_an_integer_are_refused) {
+  const TensorOptions whole{.dtype = DType::kI64}, narrow{.dtype = DType::kI32},
+      byte{.dtype = DType::kU8};
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROWS_WITH(full({2}, 1e30, whole), ValueError,
+                     "full: the number must fit i64; got 1e+30");
+  EXPECT_THROWS_WITH(full({2}, 0x1p63, whole), ValueError, "full: the number must fit i64");
+  EXPECT_THROWS_WITH(full({2}, kNan, narrow), ValueError, "full: the number must fit i32; got nan");
+  EXPECT_THROWS_WITH(full({2}, int64_t{1} << 31, narrow), ValueError, "must fit i32");
+  EXPECT_THROWS_WITH(scalar_tensor(300, byte), ValueError, "must fit u8; got 300");
+  EXPECT_THROWS_WITH(full_like(zeros({2}, byte), -256), ValueError, "full_like: the number must");
+  EXPECT_THROWS_WITH(zeros({2}, whole).fill_(kNan), ValueError, "fill_: the number must fit i64");
+  EXPECT_THROWS_WITH(masked_fill(zeros({2}, whole), ones({2}, {.dtype = DType::kBool}), 1e30),
+                     ValueError, "masked_fill: the number must fit i64");
+  EXPECT_THROWS_WITH(pad(zeros({2}, byte), {1, 1}, PadMode::kConstant, 1e3), ValueError,
+                     "pad: the number must fit u8");
+  EXPECT_EQ(full({}, -0x1p63, whole).item<int64_t>(), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(full({}, 2.9, narrow).item(), 2);
+  EXPECT_EQ(full({}, -1, byte).item(), 255);
+  EXPECT_EQ(full({}, 255.5, byte).item(), 255);
+  EXPECT_TRUE(std::isinf(full({}, 1e30, {.dtype = DType::kF16}).item()));
+  // Beside a tensor a number takes the tensor's dtype and wraps, as in PyTorch.
+  EXPECT_EQ(mul(ones({}, byte), 300).item(), 44);
+  EXPECT_TRUE(eq(full({}, 44, byte), 300).item<bool>());
+}
+
+TEST(Factory, linspace_of_too_many_steps_is_out_of_memory) {
+  EXPECT_THROWS_WITH(linspace(0, 1, int64_t{1} << 62), ShapeError, "more bytes than 64 bits");
+  EXPECT_THROWS_WITH(linspace(0, 1, int64_t{1} << 50), OutOfMemoryError, "out of memory on cpu");
 }
 
 TEST(Factory, memory_of_others_is_released_after_the_last_use) {

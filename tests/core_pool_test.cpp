@@ -186,6 +186,21 @@ TEST(PoolTest, bits_do_not_depend_on_the_thread_count) {
   }
 }
 
+TEST(PoolTest, ceil_mode_takes_images_smaller_than_the_window) {
+  const Tensor x = tensor({1, 2, 3, 4}, {1, 1, 2, 2});
+  for (const Tensor& layout : {x, x.contiguous(MemoryFormat::kChannelsLast)}) {
+    EXPECT_EQ(numbers(max_pool2d(layout, 3, 2, 0, 1, true)), (Doubles{4}));
+    EXPECT_EQ(numbers(avg_pool2d(layout, 3, 2, 0, true)), (Doubles{2.5}));
+    EXPECT_EQ(numbers(max_pool2d(layout, {3, 1}, {2, 1}, 0, 1, true)), (Doubles{3, 4}));
+  }
+  const Tensor one = full({1, 2, 1}, 5).set_requires_grad();
+  avg_pool1d(one, 3, 0, 0, true).sum().backward();
+  EXPECT_EQ(numbers(one.grad()), (Doubles{1, 1}));
+  // A stride of 1 leaves no window that begins inside.
+  expect_error<ShapeError>("max_pool2d: the window must fit",
+                           [&] { max_pool2d(x, 4, 1, 0, 1, true); });
+}
+
 TEST(PoolTest, errors_are_in_the_callers_terms) {
   const Tensor x = zeros({1, 1, 4, 4});
   expect_error<ValueError>(
@@ -196,6 +211,11 @@ TEST(PoolTest, errors_are_in_the_callers_terms) {
   expect_error<ShapeError>(
       "avg_pool2d: the window must fit into the padded image; got x=[1, 1, 4, 4]",
       [&] { avg_pool2d(x, 5); });
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  expect_error<ShapeError>("max_pool2d: the window must fit",
+                           [&] { max_pool2d(x, kHuge, 1, 1, kHuge); });
+  expect_error<ShapeError>("avg_pool2d: the window must fit",
+                           [&] { avg_pool2d(x, kHuge, kHuge, kHuge / 4); });
   expect_error<ShapeError>("max_pool2d: every window must cover an element; got x=[1, 1, 3, 3]",
                            [] {
                              max_pool2d(zeros({1, 1, 3, 3}), 2, 1, 1, 4);

@@ -282,6 +282,23 @@ TEST(ScanTest, running_sums_and_products) {
   EXPECT_NEAR(numbers(cumsum(full({1000000}, 0.1), 0)).back(), 100000, 0.01);
 }
 
+TEST(ReduceTest, a_dtype_that_is_asked_for_is_what_comes) {
+  const Tensor x = tensor({.5, 0, 2.5}), bytes = raw::to(tensor({200, 100}), DType::kU8);
+  for (const DType d : {DType::kU8, DType::kI32, DType::kI64, DType::kF64, DType::kBF16}) {
+    EXPECT_EQ(cumsum(x, 0, d).dtype(), d);
+    EXPECT_EQ(cumprod(x, 0, d).dtype(), d);
+    EXPECT_EQ(sum(x, {}, false, d).dtype(), d);
+    EXPECT_EQ(prod(x, {}, false, d).dtype(), d);
+  }
+  EXPECT_EQ(numbers(cumsum(bytes, 0, DType::kU8)), (Doubles{200, 44}));
+  EXPECT_EQ(numbers(cumsum(x, 0, DType::kI32)), (Doubles{0, 0, 2}));
+  // To bool before, not after: .5 is true, and 0 as an integer.
+  EXPECT_EQ(sum(tensor({.5, 0}), {}, false, DType::kBool).item(), 1);
+  EXPECT_EQ(prod(tensor({.5, .5}), {}, false, DType::kBool).item(), 1);
+  EXPECT_EQ(prod(x, {}, false, DType::kBool).item(), 0);
+  EXPECT_EQ(numbers(cumprod(x, 0, DType::kBool)), (Doubles{1, 0, 0}));
+}
+
 TEST(ReduceTest, errors_are_in_the_callers_terms) {
   const Tensor x = zeros({2, 3}), none = zeros({2, 0});
   expect_error<IndexError>("sum", [&] { sum(x, {2}); });

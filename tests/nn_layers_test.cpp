@@ -121,6 +121,29 @@ TEST(InitTest, gains_and_errors) {
   EXPECT_MESSAGE(ShapeError, init::orthogonal_(empty({3})),
                  "orthogonal_: needs a tensor of at least two dimensions; got x=[3] f32 cpu");
   EXPECT_MESSAGE(ValueError, init::trunc_normal_(empty({3}), 0, 1, 2, 1), "low < high");
+  const Tensor whole = empty({3, 3}, {.dtype = DType::kI64});
+  EXPECT_MESSAGE(DTypeError, init::trunc_normal_(whole), "trunc_normal_: x must be floating");
+  EXPECT_MESSAGE(DTypeError, init::orthogonal_(whole), "orthogonal_: x must be floating");
+}
+
+TEST(InitTest, a_truncated_normal_stays_in_bounds_far_from_its_mean) {
+  for (const double mean : {-100., -9., 9., 100.}) {
+    const Tensor x = empty({1000});
+    init::trunc_normal_(x, mean, 1, -2, 2);
+    const Moments m = moments(x);
+    EXPECT_GE(m.least, -2) << mean;
+    EXPECT_LE(m.most, 2) << mean;
+    EXPECT_TRUE(std::isfinite(m.mean)) << mean;  // no NaN
+  }
+}
+
+TEST(LayerTest, options_that_make_no_layer_are_named) {
+  EXPECT_MESSAGE(ValueError, Conv2d({.in = 1, .out = 1, .kernel = {3, 0}}),
+                 "Conv2d: kernel must be positive; got 3x0");
+  EXPECT_MESSAGE(ValueError, ConvTranspose1d({.in = 1, .out = 1, .kernel = -1}),
+                 "ConvTranspose1d: kernel must be positive; got -1");
+  EXPECT_MESSAGE(ValueError, PReLU({.count = -1}), "PReLU: count must be positive; got -1");
+  EXPECT_MESSAGE(ValueError, RMSNorm({}), "RMSNorm: size must be positive; got 0");
 }
 
 TEST(InitTest, a_seed_decides_everything) {

@@ -98,6 +98,8 @@ TEST(ModuleTest, load_lists_everything_that_does_not_fit_and_changes_nothing) {
   EXPECT_EQ(report.missing.size(), 6u);  // all but scale and the optional counter
   EXPECT_EQ(net.scale.to_vector<int>(), (std::vector<int>{0, 0, 0}));
   EXPECT_MESSAGE(ValueError, net.load_state_dict({}), "missing: scale, fc.weight");
+  EXPECT_MESSAGE(ValueError, net.load_state_dict({{"fc.bias", Tensor()}}),
+                 "load_state_dict: Net: 'fc.bias' is undefined");
 }
 
 TEST(ModuleTest, load_converts_dtypes_and_takes_the_wrapper_prefix_off) {
@@ -275,6 +277,14 @@ TEST(ModuleTest, hooks_may_remove_themselves_and_add_others) {
   EXPECT_EQ(calls, (std::vector<int>{0, 1, 2}));
   id(ones({1}));
   EXPECT_EQ(calls, (std::vector<int>{0, 1, 2, 2, 3}));
+}
+
+TEST(ModuleTest, a_hook_is_a_function) {
+  Net net;
+  EXPECT_MESSAGE(ValueError, net.register_forward_hook(nullptr),
+                 "register_forward_hook: a function is needed");
+  EXPECT_MESSAGE(ValueError, net.register_forward_pre_hook(nullptr),
+                 "register_forward_pre_hook: a function is needed");
 }
 
 TEST(ModuleTest, says_when_it_has_no_forward) {

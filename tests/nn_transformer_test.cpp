@@ -180,6 +180,8 @@ TEST(Gpt, generating_leaves_every_module_in_its_mode) {
   };
   gpt.generate(tokens({1, 3}, 19), 1);
   expect_modes();
+  EXPECT_THROWS_WITH(gpt.generate(tokens({1, 3}, 19), -1), ValueError,
+                     "Gpt: generate needs a count of at least 0; got -1");
   EXPECT_THROWS_WITH(gpt.generate(tokens({1, 3}, 19), 1, {.temperature = -1}), ValueError,
                      "temperature=-1");
   expect_modes();
@@ -291,6 +293,27 @@ TEST(KeyValueCacheTest, errors_name_its_room) {
   wide.advance(2);
   EXPECT_THROWS_WITH(wide.append(0, zeros({2, 1, 1, 4}), zeros({2, 1, 1, 4})), Error,
                      "new tokens must have the batch, heads and dtype of the 2 it holds");
+}
+
+TEST(KeyValueCacheTest, layers_and_sizes_are_checked) {
+  EXPECT_THROWS_WITH(KeyValueCache(-1, 2), ValueError,
+                     "KeyValueCache: layers and capacity must not be negative; got layers=-1");
+  KeyValueCache cache(1, 4);
+  EXPECT_THROWS_WITH(cache.append(1, zeros({1, 1, 1, 4}), zeros({1, 1, 1, 4})), IndexError,
+                     "KeyValueCache: no layer 1; there are 1");
+  EXPECT_THROWS_WITH(cache.append(0, zeros({1, 1, 2, 4}), zeros({1, 1, 1, 4})), ShapeError,
+                     "KeyValueCache: k and v must be [B, H, T, D] of one T; got k=[1, 1, 2, 4]");
+}
+
+TEST(Positions, arguments_are_checked) {
+  EXPECT_THROWS_WITH(sinusoidal_positions(-1, 4), ValueError,
+                     "sinusoidal_positions: time and size must not be negative; got time=-1");
+  EXPECT_THROWS_WITH(rotary_positions(zeros({1, 1, 2, 4}, {.dtype = DType::kI64})), DTypeError,
+                     "rotary_positions: x must be floating; got [1, 1, 2, 4] i64");
+  EXPECT_THROWS_WITH(rotary_positions(zeros({1, 1, 2, 4}), 0, -1), ValueError,
+                     "rotary_positions: base must be positive; got -1");
+  EXPECT_THROWS_WITH(MultiheadAttention({.size = 4, .heads = 2, .dropout = 2}), ValueError,
+                     "MultiheadAttention: p must be in [0, 1]; got 2");
 }
 
 TEST(Bert, errors_speak_of_tokens_and_sizes) {

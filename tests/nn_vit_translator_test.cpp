@@ -104,6 +104,8 @@ TEST(Translator, learns_to_repeat_a_token) {
     cross_entropy(logits.view({10, 7}), out.view({10})).backward();
     optimizer.step();
   }
+  EXPECT_THROWS_WITH(model.translate(source, 0, 1, -1), ValueError,
+                     "Translator: translate needs a count of at least 0; got -1");
   const Tensor text = model.translate(source, 0, 1, 5);
   EXPECT_EQ(text.sizes(), (Shape{5, 3}));
   EXPECT_TRUE(equal(text.narrow(1, 1, 2), out));

@@ -87,5 +87,28 @@ TEST(OptimGroups, a_group_that_is_refused_leaves_the_optimizer_as_it_was) {
   EXPECT_EQ(adamw.state_dict().find("param_groups.1.lr"), nullptr);
 }
 
+TEST(OptimGroups, without_parameters_there_is_no_optimizer) {
+  const std::vector<Tensor> none;
+  EXPECT_THROWS_WITH(SGD{none}, ValueError, "SGD: there must be parameters to optimize; got none");
+  EXPECT_THROWS_WITH(AdamW{none}, ValueError, "AdamW: there must be parameters to optimize");
+  EXPECT_THROWS_WITH(RMSprop{none}, ValueError, "RMSprop: there must be parameters");
+  EXPECT_THROWS_WITH(Adagrad{none}, ValueError, "Adagrad: there must be parameters");
+  const Adam one_is_empty({{{leaf(1)}, {}}, {none, {}}});  // as decay_groups may give them
+  EXPECT_EQ(one_is_empty.num_groups(), 2u);
+}
+
+TEST(OptimGroups, a_group_that_is_not_there_is_named) {
+  Adam adam({leaf(1)});
+  SGD sgd({leaf(1)});
+  const auto none = "optimizer: no group 1; there are 1";
+  EXPECT_THROWS_WITH(adam.options(1), IndexError, none);
+  EXPECT_THROWS_WITH(adam.momentum(1), IndexError, none);
+  EXPECT_THROWS_WITH(adam.lr(1), IndexError, none);
+  EXPECT_THROWS_WITH(adam.set_lr(1, .1), IndexError, none);
+  EXPECT_THROWS_WITH(sgd.options(1), IndexError, none);
+  EXPECT_THROWS_WITH(sgd.initial_lr(1), IndexError, none);
+  EXPECT_THROWS_WITH(sgd.params(1), IndexError, none);
+}
+
 }  // namespace
 }  // namespace tarn::optim

@@ -51,6 +51,8 @@ TEST(OptimizerHooks, a_hook_may_remove_itself_and_change_gradients) {
   sgd.step();
   sgd.step();
   EXPECT_EQ(p.item(), 1 - 5 - 5);
+  EXPECT_THROWS_WITH(sgd.register_step_post_hook(nullptr), ValueError,
+                     "optimizer: a hook must be a function");
 }
 
 TEST(OptimizerHooks, after_a_step_that_threw_none_runs) {

@@ -326,6 +326,13 @@ TEST(OptimizerTest, a_state_that_does_not_fit_changes_nothing_and_is_listed) {
   expect_error<ValueError>([&] { one.load_state_dict(two.state_dict()); },
                            "params has 2 parameters, the group has 1");
   expect_error<ValueError>([&] { one.load_state_dict({}); }, "missing: param_groups.0.lr");
+  TensorDict odd;
+  for (const auto& [name, value] : one.state_dict()) odd.add(name, value);
+  odd.add("state.0.step", ones({2}));
+  odd.add("state.0.momentum_buffer", Tensor());
+  expect_error<ValueError>([&] { one.load_state_dict(odd); },
+                           "not a number: state.0.step=[2] f32 cpu");
+  expect_error<ValueError>([&] { one.load_state_dict(odd); }, "undefined: state.0.momentum_buffer");
   EXPECT_EQ(one.lr(), .7);
 }
 

@@ -160,6 +160,8 @@ TEST(ScheduleTest, errors) {
   expect_error<ValueError>([] { warmup_cosine(5, 5); }, "total must be above warmup");
   expect_error<ValueError>([] { one_cycle_lr({}); }, "total_steps must be positive");
   expect_error<ValueError>([] { one_cycle_lr({.total_steps = 5, .pct_start = 2}); }, "pct_start");
+  expect_error<ValueError>([] { one_cycle_lr({.total_steps = 5, .div_factor = 0}); },
+                           "both factors positive; got max_lr=0.1, div_factor=0");
   expect_error<ValueError>(
       [] {
         sequential({one_cycle_lr({.total_steps = 5}), step_lr(1)}, {3});

@@ -13,6 +13,7 @@
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/options.h"
 #include "tarn/apps/common/text.h"
+#include "tarn/dist/environment.h"
 
 namespace tarn::bench {
 namespace {
@@ -163,6 +164,10 @@ DistRow read_row(const std::string& output) {
 int bench_dist(const DistSettings& s, bool json) {
   if (!fs::exists(own_folder() / "tarn-run")) {
     throw apps::UsageError("dist: tarn-run must be beside tarn-bench, in " + own_folder().string());
+  }
+  if (dist::read_environment().size > 1) {
+    throw apps::UsageError(
+        "dist starts ranks of its own; run it without tarn-run or another launcher");
   }
   if (!json) print_heading(s);
   double alone = 0;

@@ -25,7 +25,7 @@ struct DistRow {
   double first_mib = 0, other_mib = 0;  ///< likewise
   std::string error;                    ///< why there are no figures, else ""
   /// NaN where exposed_s is, as the next.
-  double hidden() const { return std::isnan(exposed_s) || comm_s > 0 ? 1 - exposed_s / comm_s : 1; }
+  double hidden() const { return hidden_share(comm_s, exposed_s); }
   /// Share of the step in which the devices were not waiting for parameters or gradients.
   double computing() const { return seconds > 0 ? 1 - exposed_s / seconds : 0; }
 };
@@ -38,7 +38,7 @@ DistRow read_row(const std::string& output);
 
 /// Measures every row in processes of its own (this program again, DDP under tarn-run, which must
 /// be beside it) and prints the table, or with json a line each. Returns the exit code: 1 if a row
-/// failed. Throws UsageError where tarn-run is missing.
+/// failed. Throws UsageError where tarn-run is missing, or has started this process.
 int bench_dist(const DistSettings& settings, bool json);
 
 }  // namespace tarn::bench

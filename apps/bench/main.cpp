@@ -69,7 +69,7 @@ int run_train(const bench::TrainSettings& settings, const apps::Ranks& ranks, bo
       std::printf("%d ranks: gradients %.3f ms/step in the transport", ranks.size(),
                   r.comm_s * 1e3);
       if (!std::isnan(r.exposed_s)) {
-        std::printf(", %.0f %% hidden", 100 * (1 - r.exposed_s / r.comm_s));
+        std::printf(", %.0f %% hidden", 100 * bench::hidden_share(r.comm_s, r.exposed_s));
       }
       std::printf("\n");
     }
@@ -204,8 +204,33 @@ int run_generate(const bench::GenerateSettings& settings, bool json) {
   return 0;
 }
 
-void run_roofline(const bench::RooflineSettings& settings) {
-  bench::print_roofline(bench::account_step(settings), settings);
+void run_roofline(const bench::RooflineSettings& settings, bool json) {
+  const bench::Roofline roofline = bench::account_step(settings);
+  if (!json) return bench::print_roofline(roofline, settings);
+  for (const bench::RooflineRow& row : roofline.rows) {
+    std::cout << apps::JsonObject()
+                     .add("name", roofline.name)
+                     .add("machine", settings.machine)
+                     .add("kernel", row.kernel)
+                     .add("calls", row.cost.calls)
+                     .add("bytes", row.cost.bytes)
+                     .add("flops", row.cost.flops)
+                     .add("bound_by", row.memory_bound ? "memory" : "compute")
+                     .add("seconds", row.seconds)
+                     .text()
+              << "\n";
+  }
+}
+
+// What --json cannot say, and sizes that are in the wrong order.
+void check_flags(const bench::TrainSettings& s, const bench::CollectiveSettings& c,
+                 const std::string& ptxas, bool json) {
+  if (json && s.profile) throw apps::UsageError("--profile prints a table; leave --json out");
+  if (json && !ptxas.empty()) throw apps::UsageError("--ptxas prints a table; leave --json out");
+  if (c.min_bytes > c.max_bytes) {
+    throw apps::UsageError("--min-bytes must not be above --max-bytes; got " +
+                           std::to_string(c.min_bytes) + " and " + std::to_string(c.max_bytes));
+  }
 }
 
 int run(int argc, char** argv) {
@@ -264,6 +289,7 @@ int run(int argc, char** argv) {
   options.add("--threads", &s.threads, "threads of the kernels").range(1, 1024);
   options.add("--json", &json, "one JSON object per line instead of text");
   if (!options.parse(argc, argv)) return 0;
+  check_flags(s, c, ptxas, json);
   if (command == "ops") bench::check_filter(filter, "operator", bench::op_names());
   if (command == "collectives") {
     bench::check_filter(filter, "collective", bench::collective_names());
@@ -293,7 +319,7 @@ int run(int argc, char** argv) {
   }
   if (command == "roofline") {
     if (ptxas.empty()) {
-      run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, s.tf32});
+      run_roofline({s.model, s.stem, s.input, s.dtype, machine, s.batch, s.tf32}, json);
     } else {
       bench::print_ptxas(ptxas);
     }

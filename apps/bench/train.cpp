@@ -1,6 +1,7 @@
 // train.cpp - times whole training steps on one fixed batch.
 #include "tarn/apps/bench/train.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -187,6 +188,11 @@ Tensor class_loss(nn::Module& net, const Tensor& x, const Tensor& y) {
 TrainWork make_work(const TrainSettings& s) {
   if (s.model == "mlp") return make_mlp(s);
   return is_gpt(s) ? make_gpt(s) : make_resnet(s);
+}
+
+double hidden_share(double comm_s, double exposed_s) {
+  if (std::isnan(comm_s) || std::isnan(exposed_s)) return NAN;
+  return comm_s > 0 ? std::max(0.0, 1 - exposed_s / comm_s) : 1;
 }
 
 TrainResult bench_train(const TrainSettings& all, const apps::Ranks& ranks) {

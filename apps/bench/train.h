@@ -42,6 +42,10 @@ struct TrainResult {
   double first_mib = 0, other_mib = 0;
 };
 
+/// The share of comm_s behind backward, 0 to 1; NaN where they are. exposed_s may be the longer of
+/// the two: it holds the waits for ranks that are late.
+double hidden_share(double comm_s, double exposed_s);
+
 /// float32, or bfloat16: f32 weights under autocast, as in PyTorch. SGD, for the GPTs AdamW. On
 /// several ranks each takes a share of the batch, with DDP; so do replicas, with DataParallel. Runs
 /// warm-up steps, checks that the loss is finite and falls on the fixed batch, then times `steps`

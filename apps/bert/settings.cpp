@@ -8,15 +8,18 @@ void declare_model(Options& options, BertSettings& s) {
   options
       .positional("weights", &s.weights,
                   "safetensors of Hugging Face's BertModel, or a folder with model.safetensors")
-      .required();
+      .required()
+      .not_empty();
   options.positional("text", &s.texts, "a sentence, in quotes; none: see --input");
   options.group("Model");
   options.add("--vocab", &s.vocab, "vocab.txt, or a tokenizer.json of the WordPiece kind")
       .value_name("FILE")
-      .default_text("the one beside the weights");
+      .default_text("the one beside the weights")
+      .not_empty();
   options.add("--config", &s.config, "config.json: heads, eps, layers")
       .value_name("FILE")
-      .default_text("the one beside the weights, if any");
+      .default_text("the one beside the weights, if any")
+      .not_empty();
   options.add("--heads", &s.heads, "attention heads, which weights do not tell")
       .at_least(1)
       .default_text("by config.json");
@@ -37,7 +40,8 @@ void declare_model(Options& options, BertSettings& s) {
 void declare_output(Options& options, BertSettings& s) {
   options.group("Texts");
   options.add("--input", &s.input, "a file with a text a line; - for standard input")
-      .value_name("FILE");
+      .value_name("FILE")
+      .not_empty();
   options.add("-b, --batch-size", &s.batch_size, "texts that go through the model together")
       .range(1, 1 << 16);
   options.group("Output");
@@ -45,7 +49,8 @@ void declare_output(Options& options, BertSettings& s) {
       .add("--output", &s.output,
            "a file instead of standard output: NAME.npy for an array [texts, size], any other name "
            "for JSON lines")
-      .value_name("FILE");
+      .value_name("FILE")
+      .not_empty();
   options.add("--similarity", &s.similarity, "print how alike the texts are: a table of cosines");
   options.add("--tokens", &s.tokens, "print the tokens of the texts instead of vectors");
   options.group("Run");

@@ -76,6 +76,10 @@ Option& Option::choices(std::vector<std::string> values) {
   choices_ = std::move(values);
   return *this;
 }
+Option& Option::not_empty() {
+  not_empty_ = true;
+  return *this;
+}
 Option& Option::value_name(std::string name) {
   value_name_ = std::move(name);
   return *this;
@@ -118,6 +122,7 @@ void Option::set(const std::string& text) {
     throw UsageError(name_ + ": expected " + expected() + "; got '" + text + "'" +
                      (near.empty() ? "" : "; did you mean '" + near + "'?"));
   }
+  if (not_empty_ && text.empty()) fail(text);
   const auto number = [&]<class T>(const std::string& part, T* to) {
     const std::optional<T> value = parse_number<T>(part);
     if (!value) fail(text);
@@ -140,6 +145,7 @@ void Option::set(const std::string& text) {
           *to = split(text, ',');
         } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
           T values;
+          if (text.empty()) fail(text);
           for (const std::string& part : split(text, ',')) number(part, &values.emplace_back());
           *to = std::move(values);
         } else {
@@ -237,6 +243,7 @@ bool Options::preset(std::string_view name, const std::string& value) {
   Option* option = find(name);
   if (!option) return false;
   if (option->given_) return true;
+  if (option->not_empty_ && value.empty()) return true;  // it was not given then
   option->set(value);
   option->given_ = false;
   return true;
@@ -265,6 +272,13 @@ bool Options::is_bool_value(const std::string& text) const {
   return text == "true" || text == "false" || (bare && parse_bool(text));
 }
 
+// "--resume --epochs 3": the value was left out, and a text would take the next flag for it.
+void Options::refuse_flag(const Option& option, const std::string& value) {
+  if (!value.starts_with("--") || !find(with_dashes(value.substr(0, value.find('='))))) return;
+  throw UsageError(option.name_ + ": expected " + option.expected() + "; got the flag " + value +
+                   " (" + option.name_ + "=" + value + " if that is the value)");
+}
+
 // Reads the flag at arguments[at] and its value; returns the index of the next argument.
 size_t Options::parse_long(const std::vector<std::string>& arguments, size_t at) {
   const std::string& argument = arguments[at];
@@ -283,6 +297,7 @@ size_t Options::parse_long(const std::vector<std::string>& arguments, size_t at)
     if (at + 1 == arguments.size()) {
       throw UsageError(option->name_ + ": expected " + option->expected() + "; got nothing");
     }
+    refuse_flag(*option, arguments[at + 1]);
     option->set(arguments[at + 1]);
     return at + 2;
   }

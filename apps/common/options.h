@@ -44,6 +44,8 @@ class Option {
   Option& below(double high);
   Option& range(double low, double high) { return at_least(low).at_most(high); }
   Option& choices(std::vector<std::string> values);
+  /// A text that must say something: a path, say, that a script's unset variable leaves empty.
+  Option& not_empty();
   /// The word that stands for the value in --help, e.g. "DIR".
   Option& value_name(std::string name);
   /// What --help says about the default, where the value itself says too little.
@@ -74,7 +76,7 @@ class Option {
   std::vector<std::string> choices_;
   std::optional<double> low_, high_;
   bool low_open_ = false, high_open_ = false;
-  bool required_ = false, hidden_ = false, positional_ = false, given_ = false;
+  bool required_ = false, hidden_ = false, positional_ = false, given_ = false, not_empty_ = false;
 };
 
 /// The table of flags of one program.
@@ -91,7 +93,7 @@ class Options {
 
   /// Adds "--name", "-n, --name" or "--alias, --name". Flags may be written --name 3, --name=3, -n
   /// 3, -n3, --name_x; a bool also as --no-name and --name false (yes, off, ...). The last of
-  /// several wins.
+  /// several wins. A value that is spelt like a flag needs the form with "=".
   Option& add(std::string_view flags, Option::Target target, std::string help);
   /// Adds an argument without a dash, in this order; a vector of strings takes all that are left.
   Option& positional(std::string name, Option::Target target, std::string help);
@@ -121,6 +123,7 @@ class Options {
   Option* find_short(char name);
   [[noreturn]] void unknown(const std::string& flag) const;
   bool is_bool_value(const std::string& text) const;
+  void refuse_flag(const Option& option, const std::string& value);
   size_t parse_long(const std::vector<std::string>& arguments, size_t at);
   size_t parse_short(const std::vector<std::string>& arguments, size_t at);
   void assign_positional(const std::string& text);

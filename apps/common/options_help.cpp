@@ -31,9 +31,9 @@ constexpr bool kIsReal = std::is_same_v<T, double> || std::is_same_v<T, std::opt
 std::string Option::expected() const {
   if (!choices_.empty()) return "one of " + join(choices_, ", ");
   std::string what = std::visit(
-      []<class T>(const T*) -> std::string {
+      [this]<class T>(const T*) -> std::string {
         if constexpr (std::is_same_v<T, bool>) return "true or false";
-        if constexpr (kIsText<T>) return "a text";
+        if constexpr (kIsText<T>) return not_empty_ ? "a text that is not empty" : "a text";
         if constexpr (kIsReal<T>) return "a number";
         if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list a,b,c";
         if constexpr (std::is_same_v<T, std::vector<int64_t>>) return "a list of integers 1,2,3";

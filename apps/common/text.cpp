@@ -112,7 +112,9 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(word.size()) / 3) + 1;
+  // At least one letter must stay: 'C' is no misspelt 'A'.
+  const auto length = static_cast<int64_t>(word.size());
+  int64_t best_distance = std::min(std::max<int64_t>(2, length / 3) + 1, length);
   for (const std::string& candidate : candidates) {
     const int64_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {

@@ -6,6 +6,7 @@
 #include "tarn/apps/common/file.h"
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/gpt/weights.h"
+#include "tarn/core/file.h"
 #include "tarn/core/serialize.h"
 #include "tarn/data/bpe.h"
 
@@ -60,10 +61,21 @@ std::string config_json(const GptOptions& o, const data::Tokenizer* tokenizer) {
   return json.pretty() + "\n";
 }
 
+// A run's folder has a config.json of its own, a checkpoint checksums: neither survives an export.
+void refuse_files_of_a_run(const std::string& path, bool is_file) {
+  const fs::path folder = is_file ? fs::path(path).parent_path() : fs::path(path);
+  const auto has = [&](const char* name) { return is_there((folder / name).string()); };
+  const bool run = !is_file && has("checkpoints"), checkpoint = has("manifest.json");
+  TARN_CHECK_AS(ValueError, !run && !checkpoint, "--export ", path, ": files of a ",
+                run ? "run" : "checkpoint", " would be replaced; pass a name outside of it");
+}
+
 }  // namespace
 
 void export_gpt(const std::string& path, const Gpt& gpt, const data::Tokenizer* tokenizer,
                 DType dtype) {
+  const bool file = path.ends_with(".bin") || path.ends_with(".safetensors");
+  refuse_files_of_a_run(path, file);
   const GptWeights w = with_biases(gpt);
   if (path.ends_with(".bin")) return save_llmc_checkpoint(path, w, dtype);
   if (path.ends_with(".safetensors")) return save_huggingface(path, w, dtype);

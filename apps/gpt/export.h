@@ -13,7 +13,8 @@ namespace tarn::apps {
 /// and, of a BPE tokenizer, vocab.json and merges.txt. A model without biases gets zeros, which
 /// change nothing and which both expect. config.json says how many heads and which GELU it has;
 /// so do the metadata of NAME.safetensors, which others do not read. Throws ValueError for llm.c
-/// and a model with the exact GELU, FileError if it cannot be written.
+/// and a model with the exact GELU, or where files of a run would be replaced; FileError if it
+/// cannot be written.
 void export_gpt(const std::string& path, const nn::models::Gpt& gpt,
                 const data::Tokenizer* tokenizer, DType dtype);
 

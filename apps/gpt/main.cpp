@@ -41,6 +41,9 @@ std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
 // keeps its own; for weights --tokenizer comes first. Folders of Hugging Face's may have a
 // tokenizer.json of another form beside the two files.
 std::shared_ptr<data::Tokenizer> tokenizer_of(const GptSettings& s) {
+  // Else a message would ask for a tokenizer where the name of the weights is misspelt.
+  TARN_CHECK_AS(FileError, s.resume || is_there(s.init_from), "weights: cannot open ", s.init_from,
+                ": there is no such file or folder");
   if (!s.resume && s.tokenizer != "auto") return named_tokenizer(s.tokenizer);
   const std::string from = s.resume ? *s.resume : s.init_from;
   const fs::path folder = is_folder(from) ? from : folder_of(from);

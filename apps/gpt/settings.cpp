@@ -1,10 +1,13 @@
 // settings.cpp - the trainer's flags and the presets of --model.
 #include "tarn/apps/gpt/settings.h"
 
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "tarn/apps/common/file.h"
 #include "tarn/apps/common/run_dir.h"
+#include "tarn/core/file.h"
 
 namespace tarn::apps {
 namespace {
@@ -15,10 +18,12 @@ void declare_data(Options& options, GptSettings& s) {
       .add("--dataset, --data", &s.data,
            "king-james (Debian's bible-kjv), a text file, token files of llm.c or nanoGPT (.bin), "
            "or a folder with train.bin and val.bin")
-      .value_name("DATA");
+      .value_name("DATA")
+      .not_empty();
   options.add("--val-data", &s.val_data, "text or tokens to test on")
       .value_name("FILE")
-      .default_text("the end of --data");
+      .default_text("the end of --data")
+      .not_empty();
   options.add("--val-fraction", &s.val_fraction, "share of --data that is kept for testing")
       .above(0)
       .below(1);
@@ -27,7 +32,8 @@ void declare_data(Options& options, GptSettings& s) {
            "char, byte, bpe:N (learn N tokens from the text), a folder with GPT-2's vocab.json and "
            "merges.txt, or a tokenizer.json of a run; auto: char for text, else meta.json beside "
            "the tokens")
-      .value_name("TOKENIZER");
+      .value_name("TOKENIZER")
+      .not_empty();
 }
 
 void declare_model(Options& options, GptSettings& s) {
@@ -38,12 +44,14 @@ void declare_model(Options& options, GptSettings& s) {
       .add("--init-from", &s.init_from,
            "scratch, resume (the run in --out-dir), or a file of weights: safetensors of Hugging "
            "Face's GPT-2, nanoGPT or tarn-gpt, its folder, or a checkpoint of llm.c")
-      .value_name("FROM");
+      .value_name("FROM")
+      .not_empty();
   options
       .add("--export", &s.export_to,
            "only write the weights of --resume RUN or --init-from FILE, as --dtype: NAME.bin for "
            "llm.c, NAME.safetensors for Hugging Face, or a folder for its from_pretrained()")
-      .value_name("NAME");
+      .value_name("NAME")
+      .not_empty();
   options.add("--n-layer", &s.n_layer, "blocks").at_least(1).default_text("by --model");
   options.add("--n-head", &s.n_head, "attention heads").at_least(1).default_text("by --model");
   options.add("--n-embd", &s.n_embd, "width").at_least(1).default_text("by --model");
@@ -150,7 +158,8 @@ void declare_run(Options& options, GptSettings& s) {
       .add("--resume", &s.resume,
            "go on in this run folder; flags not given are those of the run, and with the same "
            "flags the losses are those of a run that was never stopped")
-      .value_name("RUN");
+      .value_name("RUN")
+      .not_empty();
   declare_checkpoint_flags(options, s.checkpoints);
   options.add("--seed", &s.seed, "of initialisation, batches, dropout and text").at_least(0);
   options.add("--progress", &s.progress,
@@ -170,6 +179,17 @@ void declare_run(Options& options, GptSettings& s) {
       "plots/{loss,lr}.{svg,png}, samples/ and checkpoints/{last,best}. Ctrl-C,\n"
       "SIGTERM and SIGHUP save and end with exit code 0. Other exit codes: 1 for an\n"
       "error, 2 for a command line that cannot be run.");
+}
+
+// A run reads its text with the tokenizer it has kept: another one's ids would mean other words to
+// the model.
+void check_tokenizer_of_run(const GptSettings& s) {
+  const std::filesystem::path own = std::filesystem::path(*s.resume) / "tokenizer.json";
+  const std::string was = flag_of_run(*s.resume, "tokenizer"), now = whole_path(s.tokenizer);
+  const bool same = now == was || now == "auto" || (now == "char" && was == "auto");
+  if (same || was.empty() || !is_there(own.string())) return;
+  throw UsageError("--tokenizer " + s.tokenizer + ": the run goes on with its own, " +
+                   own.string() + " (" + was + "); leave --tokenizer out");
 }
 
 }  // namespace
@@ -210,6 +230,7 @@ void check_settings(const GptSettings& s, const Options* options) {
           "--out-dir is for a new run, and --resume goes on in an old one; leave one of them out");
     }
   }
+  if (s.resume && options && options->given("--tokenizer")) check_tokenizer_of_run(s);
   if (s.resume && s.init_from != "scratch" && s.init_from != "resume") {
     throw UsageError("--init-from and --resume both say where the weights come from; pass one");
   }

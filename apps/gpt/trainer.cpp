@@ -209,7 +209,7 @@ GptStepFigures GptTrainer::train_step() {
   }
   f.loss = agree(f.loss, now_s() - start - sharing_->wait_seconds());
   TARN_CHECK(std::isfinite(f.loss), "training: the loss became ", number_text(f.loss), " at step ",
-             f.step, " (lr ", number_text(f.lr),
+             f.step, " (lr ", format("%.6g", f.lr),
              "); try a lower --learning-rate or a longer --warmup-iters");
   if (s_.grad_clip > 0) {
     f.norm = scaler_.clip_grad_norm_(*optimizer_, s_.grad_clip);
@@ -294,7 +294,7 @@ void GptTrainer::show_text() {
       run_->path() / "samples" / format("step-%06lld.txt", static_cast<long long>(state_.step)),
       text);
   std::string indented = "    ";
-  for (const char c : text) {
+  for (const char c : shown_text(text)) {
     indented += c;
     if (c == '\n') indented += "    ";
   }

@@ -5,6 +5,7 @@
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/file.h"
+#include "tarn/data/unicode.h"
 
 namespace tarn::apps {
 namespace {
@@ -64,6 +65,22 @@ std::vector<int32_t> prompt_ids(const std::string& start, const data::Tokenizer&
   std::vector<int32_t> ids = tokenizer.encode(text);
   if (ids.empty()) ids.push_back(opening(tokenizer));
   return ids;
+}
+
+std::string shown_text(std::string_view text) {
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    const data::CodePoint c = data::code_point_at(text, at);
+    const bool control = (c.value < 0x20 && c.value != '\n' && c.value != '\t') ||
+                         (c.value >= 0x7F && c.value < 0xA0);
+    if (!c.valid || (control && c.value != '\r')) {
+      data::append_utf8(shown, 0xFFFD);
+    } else if (!control) {
+      shown += text.substr(at, static_cast<size_t>(c.bytes));
+    }
+    at += static_cast<size_t>(c.bytes);
+  }
+  return shown;
 }
 
 }  // namespace tarn::apps

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tarn/apps/gpt/settings.h"
@@ -30,5 +31,10 @@ TextOptions text_options(const GptSettings& s, int64_t count, Generator& generat
 /// The ids of a prompt, "FILE:path" for the content of a file. Where it is empty, what a text may
 /// begin after: the end-of-text token, else a line feed, else token 0.
 std::vector<int32_t> prompt_ids(const std::string& start, const data::Tokenizer& tokenizer);
+
+/// The text as a terminal may show it: bytes that are no UTF-8, and control characters other than
+/// line feeds and tabs, become U+FFFD; carriage returns go. A model of bytes that has learned
+/// little writes such things, and some of them change how a terminal looks from then on.
+std::string shown_text(std::string_view text);
 
 }  // namespace tarn::apps

@@ -1,7 +1,9 @@
 // datasets.cpp - opens data sets and gives them their pipelines.
 #include "tarn/apps/resnet/datasets.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "tarn/apps/common/text.h"
 #include "tarn/core/file.h"
@@ -72,12 +74,33 @@ ImageData open_cifar10(const std::string& folder, const ResnetSettings& s, bool 
   return d;
 }
 
+bool holds_folders(const std::filesystem::path& path) {
+  std::error_code none;  // of a path that cannot be read: it holds none
+  const std::filesystem::directory_iterator entries(path, none);
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return is_folder(entry.path().string()); });
+}
+
+// The first name that only one of two sorted lists has, and the list that lacks it.
+std::string missing_class(const std::vector<std::string>& train,
+                          const std::vector<std::string>& val) {
+  const auto [t, v] = std::mismatch(train.begin(), train.end(), val.begin(), val.end());
+  const bool in_train = v == val.end() || (t != train.end() && *t < *v);
+  return "'" + (in_train ? *t : *v) + "' is missing in " + (in_train ? "val" : "train");
+}
+
 // DIR/train and DIR/val where they exist, else DIR itself for both.
 ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool with_train) {
   namespace fs = std::filesystem;
   const bool split = is_folder((fs::path(folder) / "val").string());
-  ImageData d{.name = "imagefolder",
-              .image_size = with_train ? s.train_crop_size : s.val_crop_size};
+  // A class may be called "train", but then it holds pictures.
+  TARN_CHECK_AS(FileError, split || !holds_folders(fs::path(folder) / "train"),
+                "imagefolder: ", folder, "/train needs the test images beside it, in ", folder,
+                "/val; there is no such folder");
+  ImageData d{
+      .name = "imagefolder",
+      .note = split ? "" : "no folder val in " + folder + ": tests with the training images",
+      .image_size = with_train ? s.train_crop_size : s.val_crop_size};
   const auto open = [&](bool train) {
     const std::string root =
         split ? (fs::path(folder) / (train ? "train" : "val")).string() : folder;
@@ -89,8 +112,8 @@ ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool w
   d.test = open(false);
   d.classes = static_cast<int64_t>(d.test->classes().size());
   TARN_CHECK(!d.train || d.train->classes() == d.test->classes(), "imagefolder: ", folder,
-             "/train and /val must have the same class folders; got ", d.train->classes().size(),
-             " and ", d.test->classes().size());
+             "/train and /val must have the same class folders; ",
+             missing_class(d.train->classes(), d.test->classes()));
   return d;
 }
 

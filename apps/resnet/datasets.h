@@ -10,7 +10,8 @@
 namespace tarn::apps {
 
 struct ImageData {
-  std::string name;  ///< "fashion-mnist": for run names and titles
+  std::string name;       ///< "fashion-mnist": for run names and titles
+  std::string note = "";  ///< what one should know of it, if anything
   std::unique_ptr<data::ImageDataset> train = nullptr, test = nullptr;
   int64_t channels = 3, classes = 10, image_size = 32;
 };

@@ -76,6 +76,7 @@ void print_start(const ResnetSettings& s, const ImageData& data, const nn::Modul
               training_images_text(s, data).c_str(), static_cast<long long>(data.test->size()),
               num_threads(), num_threads() == 1 ? "" : "s",
               Device(s.device).is_cuda() ? device_title(Device(s.device)).c_str() : "cpu");
+  if (!data.note.empty()) std::printf("note: %s\n", data.note.c_str());
   if (s.amp) {
     const bool slow = s.amp_dtype == "float16" && Device(s.device).is_cpu();
     std::printf("mixed precision: products in %s%s\n", s.amp_dtype.c_str(),

@@ -45,7 +45,9 @@ void declare_flags(Options& options, ResnetSettings& s) {
            "resnet8 to resnet110: A (zero padding) or B (1x1 convolution)")
       .choices({"A", "B"});
   options.add("--zero-init-residual", &s.zero_init_residual, "start every block as the identity");
-  options.add("--weights", &s.weights, "start from these weights (safetensors)").value_name("FILE");
+  options.add("--weights", &s.weights, "start from these weights (safetensors)")
+      .value_name("FILE")
+      .not_empty();
 
   options.group("Training");
   options.add("--epochs", &s.epochs, "passes over the training images").at_least(1);
@@ -123,7 +125,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
           "--resume", &s.resume,
           "go on in this run folder; flags not given are those of the run, and with the same flags "
           "the result is the one of a run that was never stopped")
-      .value_name("RUN");
+      .value_name("RUN")
+      .not_empty();
   declare_checkpoint_flags(options, s.checkpoints);
   options.add("--test-only", &s.test_only,
               "only evaluate: --weights FILE, or the best checkpoint of --resume RUN");

@@ -88,7 +88,7 @@ Trainer::Step Trainer::train_step(const data::Batch& batch, const Part& part) {
   agree(step, part.last);
   TARN_CHECK(std::isfinite(step.loss), "training: the loss became ", number_text(step.loss),
              " at step ", state_.step + 1, " (epoch ", state_.epoch + 1, ", lr ",
-             number_text(step.lr),
+             format("%.6g", step.lr),
              "); try a lower --lr, --lr-warmup-epochs 1 or --clip-grad-norm 1");
   return step;
 }

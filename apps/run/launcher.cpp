@@ -146,7 +146,7 @@ std::vector<std::string> Launcher::variables(int local_rank, int port, int attem
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"LOCAL_WORLD_SIZE", std::to_string(local_size_)},
       {"GROUP_RANK", std::to_string(settings_.node_rank)},
-      {"MASTER_ADDR", settings_.master_addr},
+      {"MASTER_ADDR", settings_.master_addr.empty() ? "127.0.0.1" : settings_.master_addr},
       {"MASTER_PORT", std::to_string(port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(settings_.max_restarts)},

@@ -58,6 +58,7 @@ class Launcher {
   void signal_all(int number);
   int running() const;
   const Rank* first_failure() const;
+  bool all_refused() const;
   void say_who_ended();
   bool was_told_to_end(const Rank& rank) const;
   void report_interrupt();

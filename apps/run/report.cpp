@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kTailLines = 15;
+constexpr int kUsageExitCode = 2;  // main_guard's, and that of most programs
 
 std::string status_text(int status) {
   if (!WIFSIGNALED(status)) return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -78,8 +79,25 @@ void Launcher::report_interrupt() {
                killed ? ("; what the ranks printed is in " + logs_.string()).c_str() : "");
 }
 
+// Whether it was the command line that could not be run: then all ranks say so with the same exit
+// code, each in the same words, and which of them came first means nothing.
+bool Launcher::all_refused() const {
+  return ranks_.size() > 1 && ranks_.front().rank == 0 &&
+         std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
+           return r.failed() && WIFEXITED(r.status) && WEXITSTATUS(r.status) == kUsageExitCode;
+         });
+}
+
 void Launcher::report(const Rank& first) {
   std::fflush(stdout);
+  if (all_refused()) {
+    logs_named_ = true;
+    std::fprintf(stderr,
+                 "tarn-run: error: all %zu ranks ended with exit code %d; what rank 0 printed "
+                 "stands above, the rest is in %s\n",
+                 ranks_.size(), kUsageExitCode, logs_.c_str());
+    return;
+  }
   const auto name = [](const Rank& r) { return "rank " + std::to_string(r.rank); };
   for (int i = failures_ - 1; i > 0; --i) {
     for (const Rank& r : ranks_) {

@@ -46,7 +46,9 @@ void declare_run_flags(Options& o, RunSettings& s) {
   o.add("--nnodes", &s.nodes, "hosts; start tarn-run once on each").at_least(1);
   o.add("--node-rank", &s.node_rank, "number of this host, from 0").at_least(0);
   o.group("Meeting");
-  o.add("--master-addr", &s.master_addr, "name or address of host 0, as the others reach it");
+  o.add("--master-addr", &s.master_addr, "name or address of host 0, as the others reach it")
+      .default_text("127.0.0.1, for one host")
+      .not_empty();
   o.add("--master-port", &s.master_port, "a free port of host 0")
       .range(1, 65535)
       .default_text("29500; with one host any free port");
@@ -67,7 +69,7 @@ void declare_run_flags(Options& o, RunSettings& s) {
       "and MASTER_PORT, and with its share of the cores in OMP_NUM_THREADS unless that is set.\n"
       "Examples:\n"
       "  tarn-run --nproc 2 tarn-resnet --epochs 1\n"
-      "  tarn-run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc 4 tarn-resnet\n");
+      "  tarn-run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc 4 tarn-resnet");
 }
 
 SplitArguments split_arguments(const std::vector<std::string>& arguments) {
@@ -107,7 +109,7 @@ void check_run_settings(const RunSettings& s) {
   if (s.standalone && s.nodes > 1) {
     fail("--standalone is for one host; got --nnodes " + std::to_string(s.nodes));
   }
-  if (s.nodes > 1 && s.master_addr == "127.0.0.1") {
+  if (s.nodes > 1 && s.master_addr.empty()) {
     fail("--nnodes " + std::to_string(s.nodes) +
          " needs --master-addr: host 0 as the other hosts reach it");
   }

@@ -12,8 +12,8 @@ namespace tarn::apps {
 
 struct RunSettings {
   int64_t nodes = 1, node_rank = 0;
-  std::string nproc = "auto";  ///< a number, "auto", "cpu" or "gpu"
-  std::string master_addr = "127.0.0.1";
+  std::string nproc = "auto";          ///< a number, "auto", "cpu" or "gpu"
+  std::string master_addr;             ///< empty: 127.0.0.1, for one host
   std::optional<int64_t> master_port;  ///< unset: any free port where one host holds all ranks
   bool standalone = false;
   int64_t max_restarts = 0;

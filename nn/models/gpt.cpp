@@ -199,6 +199,7 @@ Tensor Gpt::next_logits(const Tensor& tokens, KeyValueCache& cache) {
 Tensor Gpt::generate(const Tensor& tokens, int64_t count, const SampleOptions& options) {
   TARN_CHECK_AS(ShapeError, tokens.dim() == 2 && tokens.size(1) > 0,
                 "Gpt: generate needs tokens [B, T] with T > 0; got ", tokens.describe());
+  TARN_CHECK_AS(ValueError, count >= 0, "Gpt: generate needs a count of at least 0; got ", count);
   const CallScope scope(*this);
   const NoGradGuard no_grad;
   const EvalScope evaluation(*this);

@@ -58,6 +58,8 @@ Tensor Translator::decode(const Tensor& target, const Tensor& memory, const Tens
 
 Tensor Translator::translate(const Tensor& source, int64_t begin, int64_t end, int64_t count,
                              const Tensor& source_mask) {
+  TARN_CHECK_AS(ValueError, count >= 0, "Translator: translate needs a count of at least 0; got ",
+                count);
   const CallScope scope(*this);
   const NoGradGuard no_grad;
   const EvalScope evaluation(*this);
