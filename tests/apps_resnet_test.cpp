@@ -299,6 +299,10 @@ TEST_F(Resnet, a_run_that_cannot_go_on_says_why) {
                "no run to go on with: cannot read " + folder / "runs/b/config.json");
   expect_error({"--resume", a, "--model", "resnet20", "--epochs", "2"}, 1,
                "resume: " + a + " trains a resnet8, not a resnet20; pass --model resnet8");
+  expect_error({"--resume", a, "--shortcut", "B", "--epochs", "2"}, 1,
+               "resume: " + a + " trains another network than these flags and data make; leave ");
+  expect_error({"--resume", a, "--model", "resnet20", "--test-only"}, 1,
+               "the weights in " + a + " do not fit resnet20 on this data: ");
   const Ended done = run({"--resume", a});
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_NE(done.out.find("All 1 epochs are done; a larger --epochs goes on."), std::string::npos);
