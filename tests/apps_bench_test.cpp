@@ -92,6 +92,13 @@ TEST_F(Bench, only_what_runs_on_ranks_joins_them) {
       << empty.err;
 }
 
+TEST_F(Bench, a_variable_for_faults_that_is_empty_asks_for_none) {
+  const std::vector<std::string> short_one{"collectives", "--filter", "broadcast",
+                                           "--max-bytes", "8",        "--json"};
+  EXPECT_EQ(run({"TARN_FAULT="}, short_one).code, 0);
+  EXPECT_EQ(run({"TARN_FAULT=nonsense"}, short_one).code, 1);
+}
+
 TEST(BenchTrain, an_input_is_three_sizes_and_nothing_else) {
   const auto work = [](const std::string& input) {
     return make_work({.model = "resnet18", .input = input, .batch = 1});

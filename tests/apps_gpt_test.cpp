@@ -252,6 +252,7 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails({"--resume", folder / "run", "--tokenizer", "byte"}, 2,
         "--tokenizer byte: the run goes on with its own, " + folder / "run/tokenizer.json (auto)");
   fails({"--resume", folder / "run", "--tokenizer", "char"}, 1, "resume: no checkpoint in ");
+  fails({"--gradient-accumulation-steps", "9223372036854775807"}, 2, "from 1 to 1048576; got ");
   fails({"--resume", ""}, 2, "--resume: expected a text that is not empty; got ''");
   fails({"--sample"}, 2, "--sample needs weights");
   fails({"--sample", "--init-from", "none"}, 1, "weights: cannot open none: there is no such file");

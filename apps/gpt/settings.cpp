@@ -76,7 +76,7 @@ void declare_training(Options& options, GptSettings& s) {
   options
       .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
            "micro-batches of a step")
-      .at_least(1)
+      .range(1, 1 << 20)  // times --batch-size and --block-size they are counted in 64 bits
       .default_text("by --model");
   options.add("--max-iters", &s.max_iters, "steps").at_least(1).default_text("by --model");
   options.add("--lr, --learning-rate", &s.learning_rate, "AdamW's, after the warm-up")

@@ -38,9 +38,10 @@ void print_score(const Score& score) {
               static_cast<long long>(score.right), static_cast<long long>(score.count));
 }
 
-// The weights a checkpoint was scored with: the running mean where there is one.
-void load_scored_weights(nn::Module& net, const Checkpoint& c) {
-  net.load_state_dict(c.dict("model"));
+// The weights the best checkpoint of a run was scored with: the running mean where there is one.
+void load_scored_weights(nn::Module& net, const ResnetSettings& s) {
+  const Checkpoint c = load_best_checkpoint(*s.resume, {"model", "ema"});
+  load_weights(net, c.dict("model"), *s.resume, s);
   if (c.dict("ema").empty()) return;
   optim::Ema ema(net.state_dict());
   ema.load_state_dict(c.dict("ema"));
@@ -50,9 +51,7 @@ void load_scored_weights(nn::Module& net, const Checkpoint& c) {
 int test_only(const ResnetSettings& s, const Ranks& ranks) {
   const ImageData data = open_data(s, false);
   const auto net = make_model(s, data);
-  if (s.resume) {
-    load_scored_weights(*net, load_best_checkpoint(*s.resume, {"model", "ema"}));
-  }
+  if (s.resume) load_scored_weights(*net, s);
   std::set<std::string> skipped;
   const Score score = *evaluate(*net, *data.test, s, skipped, nullptr, ranks);
   if (!ranks.main()) return 0;

@@ -8,6 +8,8 @@ namespace tarn::apps {
 namespace {
 
 constexpr int64_t kMostPixels = 1 << 14;  // of a side
+// Times the batches of an epoch, or the images of a batch, they are counted in 64 bits.
+constexpr double kMostEpochs = 1e9, kMostBatches = 1 << 20;
 
 }  // namespace
 
@@ -50,12 +52,13 @@ void declare_flags(Options& options, ResnetSettings& s) {
       .not_empty();
 
   options.group("Training");
-  options.add("--epochs", &s.epochs, "passes over the training images").at_least(1);
-  options.add("--start-epoch", &s.start_epoch, "start as if so many epochs were done").at_least(0);
+  options.add("--epochs", &s.epochs, "passes over the training images").range(1, kMostEpochs);
+  options.add("--start-epoch", &s.start_epoch, "start as if so many epochs were done")
+      .range(0, kMostEpochs);
   options
       .add("--gradient-accumulation-steps", &s.gradient_accumulation_steps,
            "batches whose gradients make one step")
-      .at_least(1);
+      .range(1, kMostBatches);
   options.add("--opt", &s.optimizer, "optimizer").choices({"sgd", "adam", "adamw"});
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
   options
@@ -80,14 +83,15 @@ void declare_flags(Options& options, ResnetSettings& s) {
       .at_least(0);
   options.add("--lr-scheduler", &s.scheduler, "how the learning rate changes after the warm-up")
       .choices({"onecycle", "steplr", "cosineannealinglr", "exponentiallr", "constant"});
-  options.add("--lr-warmup-epochs", &s.warmup_epochs, "epochs of warm-up; 0: none").at_least(0);
+  options.add("--lr-warmup-epochs", &s.warmup_epochs, "epochs of warm-up; 0: none")
+      .range(0, kMostEpochs);
   options
       .add("--lr-warmup-method", &s.warmup_method,
            "linear: the rate rises at every step; constant: it stays low")
       .choices({"linear", "constant"});
   options.add("--lr-warmup-decay", &s.warmup_decay, "share of --lr at which the warm-up starts")
       .range(0, 1);
-  options.add("--lr-step-size", &s.step_size, "steplr: epochs between steps").at_least(1);
+  options.add("--lr-step-size", &s.step_size, "steplr: epochs between steps").range(1, kMostEpochs);
   options.add("--lr-gamma", &s.gamma, "steplr, exponentiallr: factor").above(0);
   options.add("--lr-min", &s.lr_min, "cosineannealinglr: the last rate").at_least(0);
   options.add("--model-ema", &s.model_ema, "keep a running mean of the weights, and test that");

@@ -35,17 +35,17 @@ void checkpoint_blocks(nn::Module& net) {
   }
 }
 
-void load_weights(nn::Module& net, const ResnetSettings& s) {
-  const TensorDict weights = load_safetensors(*s.weights).tensors;
+}  // namespace
+
+void load_weights(nn::Module& net, const TensorDict& weights, const std::string& from,
+                  const ResnetSettings& s) {
   try {
     net.load_state_dict(weights);
   } catch (const Error& e) {
-    detail::fail<ValueError>("the weights in ", *s.weights, " do not fit ", s.model,
+    detail::fail<ValueError>("the weights in ", from, " do not fit ", s.model,
                              " on this data: ", e.what());
   }
 }
-
-}  // namespace
 
 std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data) {
   using nn::models::Shortcut;
@@ -56,7 +56,7 @@ std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData&
                 .cifar_stem = use_cifar_stem(s, data),
                 .zero_init_residual = s.zero_init_residual});
   if (s.grad_checkpoint) checkpoint_blocks(*net);
-  if (s.weights) load_weights(*net, s);
+  if (s.weights) load_weights(*net, load_safetensors(*s.weights).tensors, *s.weights, s);
   net->to(Device(s.device));
   return net;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tarn/apps/common/model_sharing.h"
@@ -19,6 +20,9 @@ namespace tarn::apps {
 /// The network for this data, on --device, with --weights loaded. Throws ValueError that lists
 /// every difference if they are of another network.
 std::unique_ptr<nn::Module> make_model(const ResnetSettings& s, const ImageData& data);
+/// Loads what `from`, a file or a run, holds. Throws ValueError as make_model() does.
+void load_weights(nn::Module& net, const TensorDict& weights, const std::string& from,
+                  const ResnetSettings& s);
 /// SGD, Adam or AdamW over the network's parameters; with --norm-weight-decay, norms and biases in
 /// a group of their own.
 std::unique_ptr<optim::Optimizer> make_optimizer(const ResnetSettings& s, nn::Module& net,

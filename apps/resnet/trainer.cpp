@@ -72,7 +72,17 @@ void Trainer::resume(const Checkpoint& c, History history) {
   TARN_CHECK(was.epoch_batches == loader_.size(), at, " has ", was.epoch_batches,
              " batches in an epoch; with these flags there are ", loader_.size(),
              "; pass the same data, --batch-size and --limit, or leave them out");
-  restore(c, trained(), ranks_);
+  const auto refuse = [&](const Error& e) {
+    detail::fail<ValueError>(at, " trains another network than these flags and data make; leave ",
+                             "--shortcut, --stem and --data-path out: ", e.what());
+  };
+  try {
+    restore(c, trained(), ranks_);
+  } catch (const ShapeError& e) {
+    refuse(e);
+  } catch (const ValueError& e) {
+    refuse(e);
+  }
   state_ = was;
   if (shares_ && c.values.contains("shares")) {
     // Those of another number of ranks are of no use.
