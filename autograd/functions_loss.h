@@ -1,7 +1,8 @@
 // functions_loss.h - losses, recorded.
 //
 // x and target must have the same sizes (nothing is broadcast: a [3] against a [3, 1] would be nine
-// numbers). Reductions: mean over all elements, sum, none, or for kl_div the mean over the batch.
+// numbers). Reductions: mean over all elements, sum, none, or the mean over the batch (meant for
+// kl_div; cross_entropy and nll_loss refuse it).
 #pragma once
 
 #include "tarn/core/tensor.h"

@@ -2,9 +2,9 @@
 //
 // x: [N, C, H, W] or [C, H, W], floating; channels_last stays channels_last. The output has
 // OH = floor((H + 2 padding - dilation (kernel - 1) - 1) / stride) + 1 rows; ceil instead of floor
-// with ceil_mode, but never a window that starts in the right padding. A stride of 0 means the
-// kernel's size. Throws ValueError on a padding of more than half the kernel, ShapeError where no
-// window fits.
+// with ceil_mode, which takes images smaller than a window too, but never a window that starts in
+// the right padding. A stride of 0 means the kernel's size. Throws ValueError on a padding of more
+// than half the kernel, ShapeError where no window fits.
 #pragma once
 
 #include <utility>

@@ -112,15 +112,14 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   TARN_CHECK_AS(ShapeError, x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(0),
                 "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]; got x=",
                 x.describe(), ", weight=", weight.describe());
-  TARN_CHECK_AS(ValueError, o.stride_h > 0 && o.stride_w > 0,
-                "conv_transpose2d: stride must be positive; got [", o.stride_h, ", ", o.stride_w,
-                "]");
-  TARN_CHECK_AS(ValueError, o.dilation_h > 0 && o.dilation_w > 0,
-                "conv_transpose2d: dilation must be positive; got [", o.dilation_h, ", ",
-                o.dilation_w, "]");
-  TARN_CHECK_AS(ValueError, o.pad_h >= 0 && o.pad_w >= 0,
-                "conv_transpose2d: padding must not be negative; got [", o.pad_h, ", ", o.pad_w,
-                "]");
+  raw::check_conv_options("conv_transpose2d", o);
+  TARN_CHECK_AS(ShapeError, x.size(1) % o.groups == 0,
+                "conv_transpose2d: input channels must be divisible by groups; got x=",
+                x.describe(), ", groups=", o.groups);
+  const int64_t channels = weight.size(1) * o.groups;
+  TARN_CHECK_AS(
+      ShapeError, !bias.defined() || (bias.sizes() == Shape{channels} && bias.dtype() == x.dtype()),
+      "conv_transpose2d: bias must be [", channels, "] ", x.dtype(), "; got ", bias.describe());
   TARN_CHECK_AS(ValueError,
                 output_padding_h >= 0 && output_padding_w >= 0 &&
                     output_padding_h < std::max(o.stride_h, o.dilation_h) &&
@@ -138,7 +137,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     return (in - 1) * stride - 2 * pad + dilation * (kernel - 1) + extra + 1;
   };
   const Shape sizes{
-      x.size(0), weight.size(1) * o.groups,
+      x.size(0), channels,
       out_size(x.size(2), o.stride_h, o.pad_h, o.dilation_h, weight.size(2), output_padding_h),
       out_size(x.size(3), o.stride_w, o.pad_w, o.dilation_w, weight.size(3), output_padding_w)};
   TARN_CHECK_AS(ShapeError, sizes[2] > 0 && sizes[3] > 0,

@@ -262,9 +262,16 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   return permute(resample(permute(x, {0, 2, 3, 1}), lines, options), {0, 3, 1, 2});
 }
 
+namespace {
+// The square of more could be 0 modulo 2^64.
+void check_factor(const char* op, int64_t r) {
+  TARN_CHECK_AS(ValueError, r > 0 && r <= 65536, op, ": r must be from 1 to 65536; got ", r);
+}
+}  // namespace
+
 Tensor pixel_shuffle(const Tensor& x, int64_t r) {
   raw::check_defined("pixel_shuffle", "x", x);
-  TARN_CHECK_AS(ValueError, r > 0, "pixel_shuffle: r must be positive; got ", r);
+  check_factor("pixel_shuffle", r);
   TARN_CHECK_AS(ShapeError, x.dim() >= 3 && x.size(x.dim() - 3) % (r * r) == 0,
                 "pixel_shuffle: x must be [..., C r^2, H, W] with r=", r, "; got x=", x.describe());
   const OpScope scope("pixel_shuffle");
@@ -279,7 +286,7 @@ Tensor pixel_shuffle(const Tensor& x, int64_t r) {
 
 Tensor pixel_unshuffle(const Tensor& x, int64_t r) {
   raw::check_defined("pixel_unshuffle", "x", x);
-  TARN_CHECK_AS(ValueError, r > 0, "pixel_unshuffle: r must be positive; got ", r);
+  check_factor("pixel_unshuffle", r);
   TARN_CHECK_AS(
       ShapeError, x.dim() >= 3 && x.size(x.dim() - 2) % r == 0 && x.size(x.dim() - 1) % r == 0,
       "pixel_unshuffle: x must be [..., C, H r, W r] with r=", r, "; got x=", x.describe());

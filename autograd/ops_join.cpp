@@ -1,5 +1,6 @@
 // ops_join.cpp - joining, taking apart, padding, repeating, and their gradients.
 #include <algorithm>
+#include <limits>
 
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/record.h"
@@ -123,7 +124,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   int64_t total = 0;
   for (int64_t n : sizes) {
     TARN_CHECK_AS(ValueError, n >= 0, "split: sizes must not be negative; got ", n);
-    total += n;
+    if (__builtin_add_overflow(total, n, &total)) total = std::numeric_limits<int64_t>::max();
   }
   TARN_CHECK_AS(ShapeError, total == x.sizes()[d], "split: sizes must add up to dimension ", d,
                 " of x=", x.describe(), "; got a sum of ", total);
@@ -153,7 +154,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int64_t dim) {
   TARN_CHECK_AS(ShapeError, x.dim() > 0, "chunk: a 0-d tensor cannot be split");
   const int64_t n = x.sizes()[wrap_dim("chunk", dim, x.dim())];
   if (n == 0) return split(x, std::vector<int64_t>(static_cast<size_t>(chunks), 0), dim);
-  return split(x, (n + chunks - 1) / chunks, dim);
+  return split(x, (n - 1) / chunks + 1, dim);
 }
 
 std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
@@ -246,7 +247,7 @@ Tensor repeat_interleave(const Tensor& x, int64_t repeats, int64_t dim) {
   const Tensor whole = x.dim() == 0 ? reshape(x, {1}) : x;
   Shape wide = whole.sizes(), sizes = whole.sizes();
   wide.insert(d + 1, repeats);
-  sizes[d] *= repeats;
+  sizes[d] = wrapping_mul(sizes[d], repeats);  // expand refuses what overflows
   return reshape(expand(unsqueeze(whole, d + 1), wide), sizes);
 }
 
@@ -265,7 +266,7 @@ Tensor repeat(const Tensor& x, const Shape& repeats) {
     // [.., 1, n, ..] stretched to [.., r, n, ..] and merged.
     Shape wide = out.sizes();
     wide.insert(d, repeats[d]);
-    sizes[d] *= repeats[d];
+    sizes[d] = wrapping_mul(sizes[d], repeats[d]);  // expand refuses what overflows
     out = reshape(expand(unsqueeze(out, d), wide), sizes);
   }
   return out.is_same(x) || out.storage() == x.storage() ? clone(out) : out;

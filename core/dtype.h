@@ -133,7 +133,12 @@ class Scalar {
   Kind kind() const { return kind_; }
   bool is_floating() const { return kind_ == Kind::kFloating; }
   double to_double() const { return floating_; }
-  int64_t to_int64() const { return is_floating() ? static_cast<int64_t>(floating_) : integral_; }
+  /// Truncates towards zero and saturates; NaN gives 0, as where tensors are cast (cast.h).
+  int64_t to_int64() const {
+    if (!is_floating()) return integral_;
+    if (floating_ >= -0x1p63 && floating_ < 0x1p63) return static_cast<int64_t>(floating_);
+    return floating_ > 0 ? INT64_MAX : floating_ < 0 ? INT64_MIN : 0;
+  }
   template <class T>
   T to() const {
     if constexpr (std::is_same_v<T, bool>) {

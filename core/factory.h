@@ -24,11 +24,14 @@ Tensor empty_like(const Tensor& like);
 Tensor empty_like(const Tensor& like, DType dtype);
 Tensor zeros(const Shape& sizes, const TensorOptions& options = {});
 Tensor ones(const Shape& sizes, const TensorOptions& options = {});
+/// Throws ValueError where an integer dtype cannot hold value; so do full_like, scalar_tensor and
+/// fill_.
 Tensor full(const Shape& sizes, const Scalar& value, const TensorOptions& options = {});
 Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
 Tensor full_like(const Tensor& like, const Scalar& value);
-/// [start, end) in steps of `step`; ceil((end - start) / step) values.
+/// [start, end) in steps of `step`; ceil((end - start) / step) values. Throws ValueError on a
+/// start or step that is not whole for an integer dtype.
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
               const TensorOptions& options = {.dtype = DType::kI64});
 Tensor arange(int64_t end, const TensorOptions& options = {.dtype = DType::kI64});

@@ -1,6 +1,9 @@
 // raw_conv.cpp - checks and layout for convolution.
 #include "tarn/core/raw_conv.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "tarn/core/factory.h"
 #include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
@@ -13,7 +16,9 @@ Tensor channels_last(const Tensor& x) {
   return contiguous(x, MemoryFormat::kChannelsLast);
 }
 
-void check_options(const char* op, const Conv2dOptions& o) {
+}  // namespace
+
+void check_conv_options(const char* op, const Conv2dOptions& o) {
   TARN_CHECK_AS(ValueError,
                 o.stride_h > 0 && o.stride_w > 0 && o.dilation_h > 0 && o.dilation_w > 0, op,
                 ": stride and dilation must be positive; got stride=[", o.stride_h, ", ",
@@ -21,15 +26,19 @@ void check_options(const char* op, const Conv2dOptions& o) {
   TARN_CHECK_AS(ValueError, o.pad_h >= 0 && o.pad_w >= 0, op,
                 ": padding must not be negative; got [", o.pad_h, ", ", o.pad_w, "]");
   TARN_CHECK_AS(ValueError, o.groups > 0, op, ": groups must be positive; got ", o.groups);
+  // Then no product of them with a size leaves 64 bits.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t most =
+      std::max({o.stride_h, o.stride_w, o.dilation_h, o.dilation_w, o.pad_h, o.pad_w, o.groups});
+  TARN_CHECK_AS(ValueError, most <= kMost, op,
+                ": stride, dilation, padding and groups must be below 2^31; got ", most);
 }
-
-}  // namespace
 
 Shape conv2d_sizes(const char* op, const Shape& x, const Shape& weight, const Conv2dOptions& o) {
   TARN_CHECK_AS(ShapeError, x.dim() == 4 && weight.dim() == 4, op,
                 ": x must be [N, C, H, W] and weight [K, C/groups, R, S]; got x=", x,
                 ", weight=", weight);
-  check_options(op, o);
+  check_conv_options(op, o);
   TARN_CHECK_AS(ShapeError, x[1] == weight[1] * o.groups, op,
                 ": input channels must equal weight.size(1)*groups; got x=", x, ", weight=", weight,
                 ", groups=", o.groups, " (", x[1], " vs ", weight[1] * o.groups, ")");

@@ -17,6 +17,8 @@ Tensor conv2d_backward_data(const Tensor& gy, const Tensor& weight, const Shape&
 std::pair<Tensor, Tensor> conv2d_backward_weight(const Tensor& x, const Tensor& gy,
                                                  const Shape& w_sizes, const Conv2dOptions& options,
                                                  bool with_bias);
+/// Throws ValueError, in the words of op, on numbers that no convolution has.
+void check_conv_options(const char* op, const Conv2dOptions& options);
 /// Sizes of the result; throws the errors of conv2d in the caller's terms.
 Shape conv2d_sizes(const char* op, const Shape& x, const Shape& weight,
                    const Conv2dOptions& options);

@@ -2,6 +2,8 @@
 #include "tarn/core/raw_index.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
 
 #include "tarn/core/factory.h"
 #include "tarn/core/kernel_call.h"
@@ -85,6 +87,7 @@ void index_write(ScatterOp mode, const char* op, const Tensor& x, int64_t dim, c
                 });
 }
 
+/// dim: where index may be larger; -1: nowhere.
 void check_gather_sizes(const char* op, const char* name, const Tensor& x, int dim,
                         const Tensor& index) {
   TARN_CHECK_AS(ShapeError, x.dim() == index.dim() || (x.dim() <= 1 && index.dim() <= 1), op,
@@ -93,8 +96,9 @@ void check_gather_sizes(const char* op, const char* name, const Tensor& x, int d
   for (int d = 0; d < index.dim(); ++d) {
     const int64_t most = x.dim() == 0 ? 1 : x.sizes()[d];  // a 0-d tensor is one element of 1-d
     TARN_CHECK_AS(ShapeError, d == dim || index.sizes()[d] <= most, op,
-                  ": index must not be larger than ", name, " outside dimension ", dim, "; got ",
-                  name, "=", x.describe(), ", index=", index.describe(), " (dimension ", d, ")");
+                  ": index must not be larger than ", name,
+                  dim < 0 ? "" : " outside dimension " + std::to_string(dim), "; got ", name, "=",
+                  x.describe(), ", index=", index.describe(), " (dimension ", d, ")");
   }
 }
 
@@ -243,7 +247,9 @@ Tensor one_hot(const Tensor& index, int64_t classes) {
                 "from; got ",
                 classes);
   if (classes == -1) {
-    for (int64_t v : index.to_vector<int64_t>()) classes = std::max(classes, v + 1);
+    constexpr int64_t kLast = std::numeric_limits<int64_t>::max() - 1;
+    for (int64_t v : index.to_vector<int64_t>())
+      classes = std::max(classes, std::min(v, kLast) + 1);
   }
   const Tensor ix = checked_index("one_hot", index, index.dim(), std::max<int64_t>(classes, 1));
   Shape sizes = index.sizes();

@@ -31,12 +31,16 @@ PReLU::PReLU(Module* parent, std::string name, const Options& options)
 
 Tensor PReLU::forward(const Tensor& x) {
   const int64_t count = weight.size(0);
-  if (count == 1) return where(gt(x, 0), x, x * weight);
-  TARN_CHECK_AS(ShapeError, x.dim() >= 2 && x.size(1) == count, "PReLU: x must be [N, ", count,
-                ", ...]; got ", x.describe());
-  Shape sizes = Shape::filled(x.dim(), 1);
-  sizes[1] = count;
-  return where(gt(x, 0), x, x * weight.view(sizes));
+  Shape sizes;
+  if (count > 1) {
+    TARN_CHECK_AS(ShapeError, x.dim() >= 2 && x.size(1) == count, "PReLU: x must be [N, ", count,
+                  ", ...]; got ", x.describe());
+    sizes = Shape::filled(x.dim(), 1);
+    sizes[1] = count;
+  }
+  // Without what is positive: were that infinite, the slope's gradient would be 0 * inf.
+  const Tensor positive = gt(x, 0);
+  return where(positive, x, masked_fill(x, positive, 0) * weight.view(sizes));
 }
 
 std::string PReLU::details() const {

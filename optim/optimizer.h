@@ -34,7 +34,8 @@ class OptionVisitor {
   virtual void flag(const char* name, bool& value) = 0;
 };
 
-/// Base of all optimizers. Not thread-safe.
+/// Base of all optimizers. Not thread-safe. Constructors throw ValueError where there is nothing to
+/// optimize; a number of a group that is not there is an IndexError.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

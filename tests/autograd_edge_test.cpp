@@ -271,6 +271,18 @@ TEST(StandardDeviation, is_finite_where_its_square_is_not) {
   expect_close(numbers(x.grad()), {.70710678, -.70710678}, 1e-3, 0, "gradient");
 }
 
+TEST(ConvTranspose, a_bias_of_another_size_is_not_broadcast) {
+  const Tensor x = ones({1, 2, 3, 3}), one = ones({2, 1, 1, 1}), three = ones({2, 3, 1, 1});
+  EXPECT_THROWS_WITH(conv_transpose2d(x, one, ones({3})), ShapeError,
+                     "conv_transpose2d: bias must be [1] f32; got [3] f32 cpu");
+  EXPECT_THROWS_WITH(conv_transpose2d(x, three, ones({1})), ShapeError, "bias must be [3]");
+  EXPECT_THROWS_WITH(conv_transpose2d(x, three, ones({3, 1})), ShapeError, "bias must be [3]");
+  EXPECT_THROWS_WITH(conv_transpose2d(x, three, {}, {.groups = 3}), ShapeError,
+                     "conv_transpose2d: input channels must be divisible by groups");
+  EXPECT_THROWS_WITH(conv2d(x, ones({1, 2, 1, 1}), {}, {.stride_w = int64_t{1} << 62}), ValueError,
+                     "conv2d: stride, dilation, padding and groups must be below 2^31");
+}
+
 TEST(ConvTranspose, a_result_without_pixels_is_refused) {
   EXPECT_THROWS_WITH(
       conv_transpose2d(ones({1, 1, 1, 1}), ones({1, 1, 1, 1}), {}, {.pad_h = 2, .pad_w = 2}),
@@ -278,10 +290,11 @@ TEST(ConvTranspose, a_result_without_pixels_is_refused) {
       "conv_transpose2d: the result must have pixels; got [-3, -3] from "
       "x=[1, 1, 1, 1] f32 cpu");
   EXPECT_THROWS_WITH(conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.stride_w = 0}),
-                     ValueError, "conv_transpose2d: stride must be positive; got [1, 0]");
+                     ValueError,
+                     "conv_transpose2d: stride and dilation must be positive; got stride=[1, 0]");
   EXPECT_THROWS_WITH(
       conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.dilation_h = 0}), ValueError,
-      "conv_transpose2d: dilation must be positive; got [0, 1]");
+      "stride=[1, 1], dilation=[0, 1]");
   EXPECT_THROWS_WITH(conv_transpose2d(ones({1, 1, 2, 2}), ones({1, 1, 1, 1}), {}, {.pad_w = -1}),
                      ValueError, "conv_transpose2d: padding must not be negative; got [0, -1]");
 }

@@ -1,5 +1,6 @@
 // autograd_index_test.cpp - picking, writing, joining and padding follow their definitions.
 #include <cmath>
+#include <limits>
 
 #include "index_tools.h"
 #include "tests_throws.h"
@@ -223,6 +224,13 @@ TEST(IndexTest, split_chunk_unbind_are_views) {
   EXPECT_EQ(chunk(zeros({0, 2}), 3).size(), 3u);
   EXPECT_EQ(split(zeros({0, 2}), 3).size(), 1u);
   EXPECT_EQ(values(unbind(x, 1)[1]), (Values{1, 3, 5, 7, 9}));
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_THROWS_WITH(split(iota({3}), std::vector<int64_t>{1, kHuge}), ShapeError,
+                     "split: sizes must add up to dimension 0");
+  EXPECT_EQ(chunk(iota({3}), kHuge).size(), 3u);
+  EXPECT_EQ(split(iota({3}), kHuge).size(), 1u);
+  EXPECT_THROWS_WITH(repeat(iota({3}), {kHuge}), ShapeError, "more elements than 64 bits");
+  EXPECT_THROWS_WITH(repeat_interleave(iota({3}), kHuge, 0), ShapeError, "more elements than 64");
 }
 
 TEST(IndexTest, pad_modes) {

@@ -210,9 +210,10 @@ TEST(PixelShuffle, turns_channels_into_places_and_back) {
   EXPECT_TRUE(
       gradcheck([](const std::vector<Tensor>& t) { return square(pixel_shuffle(t[0], 2)); }, {in}));
   EXPECT_THROWS_WITH(pixel_shuffle(ones({1, 6, 2, 2}), 2), ShapeError, "got x=[1, 6, 2, 2]");
-  EXPECT_THROWS_WITH(pixel_shuffle(x, 0), ValueError, "r must be positive; got 0");
+  EXPECT_THROWS_WITH(pixel_shuffle(x, 0), ValueError, "r must be from 1 to 65536; got 0");
   EXPECT_THROWS_WITH(pixel_unshuffle(x, 2), ShapeError, "[..., C, H r, W r]");
-  EXPECT_THROWS_WITH(pixel_unshuffle(x, -1), ValueError, "r must be positive; got -1");
+  EXPECT_THROWS_WITH(pixel_shuffle(x, int64_t{1} << 32), ValueError, "got 4294967296");
+  EXPECT_THROWS_WITH(pixel_unshuffle(x, -1), ValueError, "r must be from 1 to 65536; got -1");
 }
 
 }  // namespace

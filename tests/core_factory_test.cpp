@@ -139,6 +139,10 @@ TEST(Factory, item_reads_single_elements) {
   EXPECT_EQ(scalar_tensor(int64_t{1} << 60, {.dtype = DType::kI64}).item<int64_t>(),
             int64_t{1} << 60);
   EXPECT_TRUE(tensor({3}, {.dtype = DType::kBool}).item<bool>());
+  EXPECT_EQ(tensor(-2.9).item<int64_t>(), -2);
+  EXPECT_EQ(tensor(1e30).item<int64_t>(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(tensor(-1e30).item<int64_t>(), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(tensor(std::nan("")).item<int64_t>(), 0);
   EXPECT_THROWS_WITH(zeros({2}).item(), ShapeError,
                      "item: needs a tensor with one element; got [2] f32 cpu");
   EXPECT_THROWS_WITH(Tensor().item(), ShapeError, "got undefined");

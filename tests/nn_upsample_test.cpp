@@ -110,6 +110,9 @@ TEST(PReluTest, has_a_slope_for_all_or_for_each_channel) {
   PReLU one;
   const Tensor x = tensor({-4, 2, 0, -8, 3, -1}, {1, 3, 2});
   EXPECT_EQ(one(x).to_vector<float>(), (std::vector<float>{-1, 2, 0, -2, 3, -0.25}));
+  EXPECT_EQ(one(tensor(-2)).sizes(), Shape());
+  one(tensor({INFINITY, -3})).sum().backward();
+  EXPECT_EQ(one.weight.grad().item(), -3);  // nothing comes from where the slope does not act
   PReLU each({.count = 3, .init = 0.5});
   each.weight.detach().copy_(tensor({0.5, 0.25, 2}));
   EXPECT_EQ(each(x).to_vector<float>(), (std::vector<float>{-2, 2, 0, -2, 3, -2}));

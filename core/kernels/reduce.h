@@ -30,8 +30,9 @@ struct ReduceKernels {
   /// (i64), and as given (f32 for halves). p: for kNormP.
   void (*reduce)(ReduceOp op, const Tensor& x, double p, const Tensor& out,
                  Stream stream) = nullptr;
-  /// Variance and mean over the same rule; `correction` as in PyTorch (1: unbiased). Either output
-  /// may be undefined. Welford or two-pass; never E[x^2] - E[x]^2.
+  /// Variance and mean over the same rule, of any floating dtype, x's or not; `correction` as in
+  /// PyTorch (1: unbiased). Either output may be undefined. Welford or two-pass; never E[x^2] -
+  /// E[x]^2.
   void (*var_mean)(const Tensor& x, double correction, const Tensor& var, const Tensor& mean,
                    Stream stream) = nullptr;
   /// Index (i64) of the first maximum (or minimum) along dim, NaN first. x row-major dense; index
