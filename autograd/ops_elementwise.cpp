@@ -221,22 +221,16 @@ bool fits_functor(const Scalar& s, const Tensor& x) {
          : dtype == DType::kI32 ? v == static_cast<int32_t>(v)
                                 : v >= 0 && v <= 255;
 }
-// What does not fit wraps, as in PyTorch; scalar_tensor would throw.
-Tensor as_tensor(const Scalar& s, const Tensor& like) {
-  Tensor out = empty({}, {.dtype = s.result_dtype(like.dtype()), .device = like.device()});
-  raw::fill_(out, s);
-  return out;
-}
 }  // namespace
 
 Tensor add(const Tensor& a, const Scalar& b) {
   raw::check_defined("add", "a", a);
-  if (!fits_functor(b, a)) return add(a, as_tensor(b, a));
+  if (!fits_functor(b, a)) return add(a, raw::scalar_beside(b, a));
   return with_scalar(UnaryOp::kAddScalar, "add", a, b);
 }
 Tensor sub(const Tensor& a, const Scalar& b) {
   raw::check_defined("sub", "a", a);
-  if (!is_floating(b.result_dtype(a.dtype()))) return sub(a, as_tensor(b, a));
+  if (!is_floating(b.result_dtype(a.dtype()))) return sub(a, raw::scalar_beside(b, a));
   return add(a, Scalar(-b.to_double()));
 }
 Tensor rsub(const Tensor& a, const Scalar& b) {
@@ -249,7 +243,7 @@ Tensor rsub(const Tensor& a, const Scalar& b) {
 }
 Tensor mul(const Tensor& a, const Scalar& b) {
   raw::check_defined("mul", "a", a);
-  if (!fits_functor(b, a)) return mul(a, as_tensor(b, a));
+  if (!fits_functor(b, a)) return mul(a, raw::scalar_beside(b, a));
   return with_scalar(UnaryOp::kMulScalar, "mul", a, b);
 }
 Tensor div(const Tensor& a, const Scalar& b) {
@@ -347,14 +341,14 @@ Tensor pow(const Tensor& base, const Scalar& exponent) {
     TARN_CHECK_AS(ValueError, p >= 0,
                   "pow: integers to negative integer powers leave the integers; ", "got exponent ",
                   exponent, "; convert with to(f32)");
-    return raw::pow(base, as_tensor(exponent, base));
+    return raw::pow(base, raw::scalar_beside(exponent, base));
   }
   return with_scalar(UnaryOp::kPowScalar, "pow", base, exponent);
 }
 Tensor pow(const Scalar& base, const Tensor& exponent) {
   raw::check_defined("pow", "exponent", exponent);
   if (!is_floating(exponent.dtype()) && !base.is_floating()) {
-    return raw::pow(as_tensor(base, exponent), exponent);
+    return raw::pow(raw::scalar_beside(base, exponent), exponent);
   }
   return with_scalar(UnaryOp::kRpowScalar, "pow", exponent, base);
 }

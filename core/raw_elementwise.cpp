@@ -65,13 +65,6 @@ void run_binary(BinaryOp op, const Tensor& out, const Tensor& a, const Tensor& b
   TARN_KERNEL(elementwise, binary, out.device(), op, make_plan({&out, &a, &b}));
 }
 
-// Integers that do not fit wrap, as PyTorch's numbers beside tensors do; scalar_tensor would throw.
-Tensor scalar_like(const Scalar& value, DType dtype, Device device) {
-  Tensor out = empty({}, {.dtype = dtype, .device = device});
-  fill_(out, value);
-  return out;
-}
-
 // The unary operator that does `op` with a number, so that no tensor is made of the number: on a
 // GPU that would be a kernel of its own. f32 and f64, where both give the same bits.
 struct WithScalar {
@@ -137,6 +130,12 @@ DType result_dtype(const Tensor& a, const Tensor& b) {
   return a.dim() > 0 ? beside_scalars(x, y) : beside_scalars(y, x);
 }
 
+Tensor scalar_beside(const Scalar& value, const Tensor& x) {
+  Tensor out = empty({}, {.dtype = value.result_dtype(x.dtype()), .device = x.device()});
+  fill_(out, value);
+  return out;
+}
+
 Tensor unary(UnaryOp op, const Tensor& x, const Scalars& s, const char* name) {
   const UnaryInfo& info = unary_info(op);
   if (!name) name = info.name;
@@ -193,11 +192,11 @@ Tensor binary(BinaryOp op, const Tensor& a, const Scalar& b) {
   if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) {
     return unary(u.op, a, u.s, binary_info(op).name);
   }
-  return binary(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
+  return binary(op, a, scalar_beside(b, a));
 }
 Tensor binary(BinaryOp op, const Scalar& a, const Tensor& b) {
   check_defined(binary_info(op).name, "b", b);
-  return binary(op, scalar_like(a, a.result_dtype(b.dtype()), b.device()), b);
+  return binary(op, scalar_beside(a, b), b);
 }
 
 void binary_(BinaryOp op, const Tensor& a, const Tensor& b) {
@@ -227,7 +226,7 @@ void binary_(BinaryOp op, const Tensor& a, const Scalar& b) {
   if (const WithScalar u = with_scalar(op, a.dtype(), b); u.found) {
     return unary_(u.op, a, u.s, binary_info(op).name);
   }
-  binary_(op, a, scalar_like(b, b.result_dtype(a.dtype()), a.device()));
+  binary_(op, a, scalar_beside(b, a));
 }
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {

@@ -83,6 +83,9 @@ Tensor to(const Tensor& x, Device device);
 void copy_(const Tensor& to, const Tensor& from);
 /// Errors speak of `op`.
 void fill_(const Tensor& x, const Scalar& value, const char* op = "fill_");
+/// A number as the operand beside x: 0-d, of the dtype the two give. Integers that do not fit wrap,
+/// as in PyTorch, where scalar_tensor throws.
+Tensor scalar_beside(const Scalar& value, const Tensor& x);
 /// Sums x over the dimensions along which `sizes` would be broadcast to it: the gradient of expand.
 Tensor sum_to_size(const Tensor& x, const Shape& sizes);
 

@@ -8,6 +8,7 @@
 
 #include "tarn/autograd/functions.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/raw_random.h"
 #include "tarn/nn/init.h"
 
 namespace tarn::nn {
@@ -101,8 +102,7 @@ Recurrent::Recurrent(Module* parent, std::string name, Recurrence kind, const Op
     : Module(parent, std::move(name)), kind_(kind), options_(checked(o)) {
   TARN_CHECK_AS(ValueError, o.layers > 0, "recurrent layer: layers must be positive; got ",
                 o.layers);
-  TARN_CHECK_AS(ValueError, o.dropout >= 0 && o.dropout <= 1,
-                "recurrent layer: dropout must lie in [0, 1]; got ", o.dropout);
+  raw::check_probability("recurrent layer: dropout", o.dropout);
   for (int64_t layer = 0; layer < o.layers; ++layer) {
     const int64_t in = layer == 0 ? o.in : o.hidden * static_cast<int64_t>(directions());
     for (size_t direction = 0; direction < directions(); ++direction) {

@@ -188,6 +188,14 @@ TEST(GptText, is_shown_without_what_would_change_the_terminal) {
             "a\xEF\xBF\xBD[2J\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
   EXPECT_EQ(shown_text("\xC2\x9B"), "\xEF\xBF\xBD") << "a control character of two bytes";
   EXPECT_EQ(shown_text(""), "");
+  ShownText pieces;
+  EXPECT_EQ(pieces.next("a\xF0\x9F"), "a") << "half a character waits";
+  EXPECT_EQ(pieces.next("\x99"), "");
+  EXPECT_EQ(pieces.next("\x82z\xC3"), "\xF0\x9F\x99\x82z");
+  EXPECT_EQ(pieces.next("z\x1B"), "\xEF\xBF\xBDz\xEF\xBF\xBD") << "what never came";
+  EXPECT_EQ(pieces.next("\xE2\x82"), "");
+  EXPECT_EQ(pieces.rest(), "\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(pieces.rest(), "");
 }
 
 TEST(GptWeightFiles, an_export_replaces_no_file_of_a_run) {

@@ -216,7 +216,7 @@ TEST(Recurrent, says_what_does_not_fit) {
   expect_error<ValueError>("in and hidden must be positive", [] { RNN({.in = 0, .hidden = 3}); });
   expect_error<ValueError>("layers must be positive",
                            [] { RNN({.in = 1, .hidden = 3, .layers = 0}); });
-  expect_error<ValueError>("dropout must lie in [0, 1]",
+  expect_error<ValueError>("dropout: p must be in [0, 1]; got 1.5",
                            [] { RNN({.in = 1, .hidden = 3, .dropout = 1.5}); });
   expect_error<ValueError>("LSTM: relu is a choice of RNN's alone",
                            [] { LSTM({.in = 1, .hidden = 3, .relu = true}); });

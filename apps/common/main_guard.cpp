@@ -44,7 +44,7 @@ int fail(const char* program, const char* message, int code) {
   const char* rest = std::string_view(message).starts_with(own) ? message + own.size() : message;
   std::fprintf(stderr, "%s: error: %s\n", program, rest);
   write_error_file(message);
-  if (code == 2) std::fprintf(stderr, "Try '%s --help'.\n", program);
+  if (code == kUsageExitCode) std::fprintf(stderr, "Try '%s --help'.\n", program);
   return code;
 }
 
@@ -77,7 +77,7 @@ int main_guard(const char* program, const std::function<int()>& body) {
     const std::string error = output_error();
     return error.empty() ? code : fail(program, error.c_str(), 1);
   } catch (const UsageError& error) {
-    return fail(program, error.what(), 2);
+    return fail(program, error.what(), kUsageExitCode);
   } catch (const std::bad_alloc&) {
     return fail(program, "out of memory", 1);
   } catch (const std::exception& error) {

@@ -5,10 +5,13 @@
 
 namespace tarn::apps {
 
+/// The exit code of a command line that cannot be run.
+inline constexpr int kUsageExitCode = 2;
+
 /// Runs body and returns its result as the exit code. An exception becomes one message on standard
-/// error, "tarn-resnet: error: ...", and exit code 2 for a UsageError, 1 for anything else. So does
-/// standard output that could not be written (a full disk, or it was closed). Under torchrun the
-/// message is left in TORCHELASTIC_ERROR_FILE as well.
+/// error, "tarn-resnet: error: ...", and exit code kUsageExitCode for a UsageError, 1 for anything
+/// else. So does standard output that could not be written (a full disk, or it was closed). Under
+/// torchrun the message is left in TORCHELASTIC_ERROR_FILE as well.
 ///   int main(int argc, char** argv) { return main_guard("tarn-resnet", [&] { return run(...); });
 ///   }
 int main_guard(const char* program, const std::function<int()>& body);

@@ -113,15 +113,20 @@ int write_samples(const GptSettings& s, const Options& options) {
   Generator generator(static_cast<uint64_t>(s.seed));
   const auto start = std::chrono::steady_clock::now();
   int64_t tokens = 0;
+  const bool terminal = isatty(STDOUT_FILENO) == 1;  // a file gets the bytes as they are
+  ShownText shown;
+  const auto print = [&](const std::string& piece) {
+    std::cout << (terminal ? shown.next(piece) : piece) << std::flush;
+  };
   for (int64_t i = 0; i < s.num_samples; ++i) {
-    if (!s.start.empty()) std::cout << tokenizer->decode(prompt) << std::flush;
+    if (!s.start.empty()) print(tokenizer->decode(prompt));
     write_tokens(*gpt, prompt, text_options(s, s.max_new_tokens, generator), [&](int32_t id) {
       ++tokens;
       if (id >= tokenizer->vocab_size() || id == tokenizer->end_of_text()) return false;
-      std::cout << tokenizer->piece(id) << std::flush;
+      print(tokenizer->piece(id));
       return true;
     });
-    std::cout << "\n---------------\n";
+    std::cout << shown.rest() << "\n---------------\n";
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::cerr << format("%lld tokens in %.1f s, %.0f tokens/s\n", static_cast<long long>(tokens),

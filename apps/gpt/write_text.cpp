@@ -1,6 +1,9 @@
 // write_text.cpp - the loop that draws a token, and gives it to the model.
 #include "tarn/apps/gpt/write_text.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
 #include "tarn/core/factory.h"
@@ -81,6 +84,25 @@ std::string shown_text(std::string_view text) {
     at += static_cast<size_t>(c.bytes);
   }
   return shown;
+}
+
+std::string ShownText::next(std::string_view piece) {
+  pending_ += piece;
+  size_t end = pending_.size();  // of the last character whose bytes are all there
+  for (size_t back = 1; back <= std::min<size_t>(3, pending_.size()); ++back) {
+    const auto byte = static_cast<uint8_t>(pending_[pending_.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;  // goes on with a character that began before it
+    const size_t bytes = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    if (bytes > back) end -= back;
+    break;
+  }
+  std::string shown = shown_text(std::string_view(pending_).substr(0, end));
+  pending_.erase(0, end);
+  return shown;
+}
+
+std::string ShownText::rest() {
+  return shown_text(std::exchange(pending_, ""));
 }
 
 }  // namespace tarn::apps

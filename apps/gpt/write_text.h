@@ -37,4 +37,16 @@ std::vector<int32_t> prompt_ids(const std::string& start, const data::Tokenizer&
 /// little writes such things, and some of them change how a terminal looks from then on.
 std::string shown_text(std::string_view text);
 
+/// The same of a text that comes in pieces, which may end within a character.
+class ShownText {
+ public:
+  /// What can be shown now that `piece` has come.
+  std::string next(std::string_view piece);
+  /// What is left when no more comes.
+  std::string rest();
+
+ private:
+  std::string pending_;
+};
+
 }  // namespace tarn::apps

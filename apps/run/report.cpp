@@ -7,6 +7,7 @@
 
 #include <sys/wait.h>
 
+#include "tarn/apps/common/main_guard.h"
 #include "tarn/apps/run/flight.h"
 #include "tarn/apps/run/launcher.h"
 #include "tarn/dist/store.h"
@@ -16,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kTailLines = 15;
-constexpr int kUsageExitCode = 2;  // main_guard's, and that of most programs
 
 std::string status_text(int status) {
   if (!WIFSIGNALED(status)) return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -79,8 +79,9 @@ void Launcher::report_interrupt() {
                killed ? ("; what the ranks printed is in " + logs_.string()).c_str() : "");
 }
 
-// Whether it was the command line that could not be run: then all ranks say so with the same exit
-// code, each in the same words, and which of them came first means nothing.
+// Whether it was the command line that could not be run: then all ranks say so with the exit code
+// that our programs, and most others, have for it, each in the same words, and which of them came
+// first means nothing.
 bool Launcher::all_refused() const {
   return ranks_.size() > 1 && ranks_.front().rank == 0 &&
          std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {

@@ -42,7 +42,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # g++ 12 sees an overlap in every "text" + std::string (gcc.gnu.org/PR105651).
   target_compile_options(tarn_flags INTERFACE -Wno-restrict)
 endif()
-set(TARN_LOOP_FLAGS $<$<CONFIG:Release>:-O3>)  # over elements or pixels
+set(TARN_LIBRARY_FLAGS $<$<CONFIG:Release>:-O3>)
 if(TARN_WERROR)
   target_compile_options(tarn_flags INTERFACE -Werror)
 endif()
@@ -62,7 +62,7 @@ if(TARN_SANITIZE)
 endif()
 
 # Kernel files (core/cpu) are compiled for the processor named; the rest stays baseline x86-64.
-set(TARN_KERNEL_FLAGS ${TARN_LOOP_FLAGS} -march=${TARN_CPU})
+set(TARN_KERNEL_FLAGS ${TARN_LIBRARY_FLAGS} -march=${TARN_CPU})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND TARN_KERNEL_FLAGS -mprefer-vector-width=512)
 endif()
@@ -108,6 +108,7 @@ function(tarn_finish_library)
   target_link_libraries(tarn PRIVATE Threads::Threads OpenMP::OpenMP_CXX ZLIB::ZLIB
                                      $<BUILD_INTERFACE:tarn_flags> $<BUILD_INTERFACE:Eigen3::Eigen>
                                      $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  target_compile_options(tarn PRIVATE ${TARN_LIBRARY_FLAGS})
   tarn_precompile(tarn)
   set_target_properties(tarn PROPERTIES VERSION ${PROJECT_VERSION}
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
