@@ -144,6 +144,10 @@ Tensor arange(int64_t end, const TensorOptions& options) {
 
 Tensor linspace(double start, double end, int64_t steps, const TensorOptions& options) {
   TARN_CHECK_AS(ValueError, steps >= 0, "linspace: steps must not be negative; got ", steps);
+  if (!is_floating(options.dtype)) {
+    start = std::trunc(start);
+    end = std::trunc(end);
+  }
   // Each half counts from its own end, so both ends are exact.
   const Tensor exact = empty({steps}, {.dtype = DType::kF64});
   double* values = exact.data<double>();

@@ -13,7 +13,7 @@
 namespace tarn::bench {
 namespace {
 
-const std::string kBench = std::string(TARN_BINARY_DIR) + "/bin/tarn-bench";
+const std::string kBench = tarn::test::built("tarn-bench");
 
 class BenchDist : public testing::Test {
  protected:

@@ -241,7 +241,7 @@ class TarnBert : public BertFolder {
     for (std::string line; std::getline(in, line);) out.push_back(Json::parse(line));
     return out;
   }
-  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-bert";
+  const std::string program = tarn::test::built("tarn-bert");
 };
 
 TEST_F(TarnBert, prints_a_line_of_json_a_text) {

@@ -42,7 +42,7 @@ class TarnGptMeasures : public testing::Test {
     return found;
   }
 
-  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-gpt";
+  const std::string program = tarn::test::built("tarn-gpt");
   TempFolder folder;
   std::string text;
 };

@@ -130,7 +130,7 @@ class GptResume : public testing::Test {
   Ended run(const std::vector<std::string>& arguments) {
     return Process(program, arguments, folder).wait();
   }
-  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-gpt";
+  const std::string program = tarn::test::built("tarn-gpt");
   TempFolder folder;
   std::string text;
 };

@@ -46,7 +46,7 @@ class TarnGpt : public testing::Test {
     return found;
   }
 
-  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-gpt";
+  const std::string program = tarn::test::built("tarn-gpt");
   TempFolder folder;
   std::string text;
 };
@@ -161,7 +161,7 @@ TEST_F(TarnGpt, halves_learn_and_go_on_where_they_were_stopped) {
 }
 
 TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
-  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  const std::string launcher = tarn::test::built("tarn-run");
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   ASSERT_EQ(run(small("one", {"--dropout", "0"})).code, 0);
   // In equal parts, and in parts by the ranks' speeds as they happen to be.
@@ -182,7 +182,7 @@ TEST_F(TarnGpt, two_ranks_train_as_one_process_would) {
 }
 
 TEST_F(TarnGpt, ranks_drop_other_values) {
-  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  const std::string launcher = tarn::test::built("tarn-run");
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   // All windows are equal, so two ranks with one mask would have the loss of one rank alone.
   const std::string same = folder.write("same.txt", std::string(3000, 'a') + "b");
@@ -290,7 +290,7 @@ TEST_F(TarnGpt, a_damaged_checkpoint_is_named_and_the_one_before_taken) {
 }
 
 TEST_F(TarnGpt, ranks_stop_save_and_go_on_together) {
-  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  const std::string launcher = tarn::test::built("tarn-run");
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   const std::vector<std::string> launch{"--nproc", "2", "--log-dir", folder / "logs", program};
   const auto ranks = [&](std::vector<std::string> arguments) {
@@ -324,7 +324,7 @@ TEST_F(TarnGpt, ranks_stop_save_and_go_on_together) {
 }
 
 TEST_F(TarnGpt, a_restart_of_all_ranks_goes_on_from_the_last_checkpoint) {
-  const std::string launcher = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+  const std::string launcher = tarn::test::built("tarn-run");
   if (!fs::exists(launcher)) GTEST_SKIP() << "built without apps";
   std::vector<std::string> arguments{"--nproc",       "2",    "--max-restarts", "9", "--log-dir",
                                      folder / "logs", program};

@@ -20,14 +20,13 @@
 namespace {
 
 namespace fs = std::filesystem;
+using tarn::test::built;
 using tarn::test::Ended;
 using tarn::test::Process;
 using tarn::test::slurp;
 using tarn::test::TempFolder;
 using Clock = std::chrono::steady_clock;
 using Arguments = std::vector<std::string>;
-
-const std::string kBin = std::string(TARN_BINARY_DIR) + "/bin/";
 
 int kills_wanted() {
   const char* text = std::getenv("TARN_KILLS");
@@ -45,7 +44,7 @@ class Kill : public testing::Test {
  protected:
   void SetUp() override {
     for (const char* program : {"tarn-gpt", "tarn-resnet", "tarn-run"}) {
-      if (!fs::exists(kBin + program)) GTEST_SKIP() << "built without apps";
+      if (!fs::exists(built(program))) GTEST_SKIP() << "built without apps";
     }
     fs::create_directory(folder / "runs");
   }
@@ -127,7 +126,7 @@ class Kill : public testing::Test {
 TEST_F(Kill, gpt_with_accumulation_dropout_and_float16) {
   tarn::test::write_words(folder);
   for (const char* async : {"--async-save", "--no-async-save"}) {
-    expect_kills_change_nothing({kBin + "tarn-gpt",
+    expect_kills_change_nothing({built("tarn-gpt"),
                                  [&](const std::string& name) { return gpt(name, {async}); },
                                  {"--resume"}},
                                 {"model", "optim", "scaler"});
@@ -138,10 +137,10 @@ TEST_F(Kill, gpt_with_accumulation_dropout_and_float16) {
 
 TEST_F(Kill, two_ranks_of_gpt) {
   tarn::test::write_words(folder);
-  const Arguments launch = {"--nproc", "2", "--log-dir", folder / "logs", kBin + "tarn-gpt"};
+  const Arguments launch = {"--nproc", "2", "--log-dir", folder / "logs", built("tarn-gpt")};
   Arguments resume = launch;
   resume.push_back("--resume");
-  expect_kills_change_nothing({kBin + "tarn-run",
+  expect_kills_change_nothing({built("tarn-run"),
                                [&](const std::string& name) {
                                  Arguments all = launch;
                                  for (const std::string& a : gpt(name, {})) all.push_back(a);
@@ -188,7 +187,7 @@ TEST_F(Kill, resnet_with_accumulation_float16_workers_and_a_mean_of_weights) {
                      "1",
                      "--async-save"};
   };
-  expect_kills_change_nothing({kBin + "tarn-resnet", start, {"--resume"}},
+  expect_kills_change_nothing({built("tarn-resnet"), start, {"--resume"}},
                               {"model", "optim", "ema", "scaler"});
 }
 

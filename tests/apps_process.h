@@ -1,6 +1,7 @@
 // apps_process.h - running a program: its output, its end, signals to it.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,11 @@
 #include <unistd.h>
 
 namespace tarn::test {
+
+/// The path of a program of this build: they stand beside the test that asks.
+inline std::string built(const std::string& program) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
+}
 
 /// The bytes of a file that must be there and not be empty: two missing ones are equal, too.
 inline std::string content(const std::string& path) {

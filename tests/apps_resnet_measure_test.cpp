@@ -36,7 +36,7 @@ class ResnetMeasures : public testing::Test {
     return tarn::test::content(folder / ("runs/" + name + "/checkpoints/last/model.safetensors"));
   }
 
-  const std::string program = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+  const std::string program = tarn::test::built("tarn-resnet");
   TempFolder folder;
 };
 

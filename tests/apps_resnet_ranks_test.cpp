@@ -21,8 +21,8 @@ using tarn::test::Process;
 using tarn::test::slurp;
 using tarn::test::TempFolder;
 
-const std::string kRun = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
-const std::string kResnet = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+const std::string kRun = tarn::test::built("tarn-run");
+const std::string kResnet = tarn::test::built("tarn-resnet");
 
 class ResnetRanks : public testing::Test {
  protected:

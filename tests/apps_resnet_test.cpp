@@ -18,7 +18,7 @@ using tarn::test::Process;
 using tarn::test::slurp;
 using tarn::test::TempFolder;
 
-const std::string kProgram = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+const std::string kProgram = tarn::test::built("tarn-resnet");
 
 class Resnet : public testing::Test {
  protected:

@@ -13,7 +13,7 @@ namespace {
 using tarn::test::Ended;
 using tarn::test::Process;
 
-const std::string kRun = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
+const std::string kRun = tarn::test::built("tarn-run");
 
 // What this process does, and those that it starts then, when the terminal hangs up.
 struct OnHangup {

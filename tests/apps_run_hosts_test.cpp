@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include "tarn/dist/gloo_group.h"
-#include "tarn/tests/temp_folder.h"
+#include "tarn/tests/apps_process.h"
 
 namespace {
+
+const std::string kRun = tarn::test::built("tarn-run");
+const std::string kBench = tarn::test::built("tarn-bench");
 
 int shell(const std::string& command) {
   return std::system((command + " 2>/dev/null").c_str());
@@ -20,8 +23,7 @@ int shell(const std::string& command) {
 class TwoHosts : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(TARN_BINARY_DIR "/bin/tarn-run") ||
-        !std::filesystem::exists(TARN_BINARY_DIR "/bin/tarn-bench")) {
+    if (!std::filesystem::exists(kRun) || !std::filesystem::exists(kBench)) {
       GTEST_SKIP() << "built without apps";
     }
     if (!tarn::dist::gloo_available()) GTEST_SKIP() << "built without Gloo";
@@ -40,14 +42,11 @@ class TwoHosts : public testing::Test {
 
   // Runs the collectives' benchmark, which checks its values, on one host.
   int run(const std::string& host, int number) {
-    return shell(
-        "ip netns exec " + host +
-        " env TARN_DIST_TRANSPORT=gloo OMP_NUM_THREADS=1 " TARN_BINARY_DIR
-        "/bin/tarn-run --nnodes 2 --node-rank " +
-        std::to_string(number) +
-        " --master-addr 10.77.0.1 --nproc 2 " TARN_BINARY_DIR
-        "/bin/tarn-bench collectives --filter all_reduce --min-bytes 65536 --max-bytes 65536 >" +
-        (folder / ("out" + std::to_string(number))));
+    return shell("ip netns exec " + host + " env TARN_DIST_TRANSPORT=gloo OMP_NUM_THREADS=1 " +
+                 kRun + " --nnodes 2 --node-rank " + std::to_string(number) +
+                 " --master-addr 10.77.0.1 --nproc 2 " + kBench +
+                 " collectives --filter all_reduce --min-bytes 65536 --max-bytes 65536 >" +
+                 (folder / ("out" + std::to_string(number))));
   }
 
   const std::string a = "ta" + std::to_string(getpid()), b = "tb" + std::to_string(getpid());

@@ -13,8 +13,8 @@ using tarn::test::Process;
 using tarn::test::slurp;
 using tarn::test::TempFolder;
 
-const std::string kRun = std::string(TARN_BINARY_DIR) + "/bin/tarn-run";
-const std::string kResnet = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+const std::string kRun = tarn::test::built("tarn-run");
+const std::string kResnet = tarn::test::built("tarn-resnet");
 
 // n pictures in each of two classes, of which numbers 3 to 5 cannot be read; returns the paths of
 // those.

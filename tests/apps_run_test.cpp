@@ -13,7 +13,7 @@
 #include "tarn/apps/run/flight.h"
 #include "tarn/apps/run/launcher.h"
 #include "tarn/apps/run/settings.h"
-#include "tarn/tests/temp_folder.h"
+#include "tarn/tests/apps_process.h"
 #include "tarn/tests/tests_throws.h"
 
 namespace tarn::apps {
@@ -22,16 +22,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
+const std::string kRun = test::built("tarn-run");
+
 class Run : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(TARN_BINARY_DIR "/bin/tarn-run")) GTEST_SKIP() << "without apps";
+    if (!std::filesystem::exists(kRun)) GTEST_SKIP() << "without apps";
   }
   // Runs "tarn-run FLAGS sh -c SCRIPT" with its output in files; returns the exit code.
   int run(const std::string& flags, const std::string& script, const std::string& before = "") {
-    const std::string command = "cd " + folder.str() + " && " + before +
-                                " exec " TARN_BINARY_DIR "/bin/tarn-run " + flags + " sh -c '" +
-                                script + "' >out 2>err";
+    const std::string command = "cd " + folder.str() + " && " + before + " exec " + kRun + " " +
+                                flags + " sh -c '" + script + "' >out 2>err";
     const int status = std::system(("sh -c '" + replace(command) + "'").c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
@@ -195,7 +196,7 @@ TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
   usage("--bad-flag 1", "--bad-flag");
   EXPECT_EQ(file("started"), "");
   folder.write("err", "");
-  const std::string alone = "cd " + folder.str() + "; " TARN_BINARY_DIR "/bin/tarn-run ";
+  const std::string alone = "cd " + folder.str() + "; " + kRun + " ";
   EXPECT_NE(std::system((alone + "--nproc-per-node 2>err").c_str()), 0);
   expect_part(file("err"), "--nproc-per-node: expected ");
 }

@@ -23,7 +23,7 @@ using test::Process;
 using test::slurp;
 using test::TempFolder;
 
-const std::string kProgram = std::string(TARN_BINARY_DIR) + "/bin/tarn-resnet";
+const std::string kProgram = tarn::test::built("tarn-resnet");
 
 class Streams : public testing::Test {
  protected:

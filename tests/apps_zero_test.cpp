@@ -10,18 +10,18 @@
 namespace {
 
 namespace fs = std::filesystem;
+using tarn::test::built;
 using tarn::test::Ended;
 using tarn::test::Process;
 using tarn::test::TempFolder;
 
-const std::string kBin = std::string(TARN_BINARY_DIR) + "/bin/";
-const std::string kGpt = kBin + "tarn-gpt", kResnet = kBin + "tarn-resnet";
+const std::string kGpt = built("tarn-gpt"), kResnet = built("tarn-resnet");
 
 class Zero : public testing::Test {
  protected:
   void SetUp() override {
     for (const char* program : {"tarn-gpt", "tarn-resnet", "tarn-run"}) {
-      if (!fs::exists(kBin + program)) GTEST_SKIP() << "built without apps";
+      if (!fs::exists(built(program))) GTEST_SKIP() << "built without apps";
     }
   }
 
@@ -29,7 +29,7 @@ class Zero : public testing::Test {
     std::vector<std::string> all = {"--nproc", std::to_string(ranks), "--log-dir", folder / "logs",
                                     program};
     all.insert(all.end(), flags.begin(), flags.end());
-    return Process(kBin + "tarn-run", all, folder).wait();
+    return Process(built("tarn-run"), all, folder).wait();
   }
   // A figure of every line of a run's metrics.jsonl that has it.
   std::vector<double> figures(const std::string& run, const char* key) const {

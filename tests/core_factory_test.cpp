@@ -104,6 +104,8 @@ TEST(Factory, linspace_hits_both_ends) {
   EXPECT_EQ(values(linspace(0, 1, 5, {.dtype = DType::kF64})), (Values{0, 0.25, 0.5, 0.75, 1}));
   EXPECT_EQ(values(linspace(0.1, 0.7, 4, {.dtype = DType::kF64})).back(), 0.7);
   EXPECT_EQ(values(linspace(3, 9, 1)), (Values{3}));
+  EXPECT_EQ(values(linspace(0.5, 9.9, 3, {.dtype = DType::kI64})), (Values{0, 4, 9}));
+  EXPECT_EQ(values(linspace(-0.5, -7.5, 3, {.dtype = DType::kI32})), (Values{0, -3, -7}));
   EXPECT_EQ(linspace(0, 1, 0).numel(), 0);
   EXPECT_THROWS_WITH(linspace(0, 1, -1), ValueError,
                      "linspace: steps must not be negative; got -1");
