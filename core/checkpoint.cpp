@@ -168,7 +168,9 @@ void replace_folder(const std::string& fresh, const std::string& folder) {
 }
 
 void write_folder(const std::string& folder, const Checkpoint& c) {
-  fs::create_directories(folder);
+  const std::error_code error = make_folders(folder);
+  TARN_CHECK_AS(FileError, !error, "checkpoint: cannot make the folder ", folder, ": ",
+                error.message());
   json files = json::object();
   for (const auto& [name, dict] : c.tensors) {
     TARN_CHECK_AS(ValueError, !name.empty() && name.find('/') == std::string::npos, "'", name,

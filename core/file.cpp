@@ -92,8 +92,22 @@ std::string folder_of(const std::string& path) {
 void sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
-  ::fsync(fd);
+  const bool failed = ::fsync(fd) != 0 && errno == EIO;  // others: a file system that has no such
   ::close(fd);
+  TARN_CHECK_AS(FileError, !failed, "cannot sync the folder ", folder, ": ", std::strerror(EIO));
+}
+
+std::error_code make_folders(const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> missing;
+  for (std::string p = path; !p.empty() && !fs::exists(p, error); p = fs::path(p).parent_path()) {
+    missing.push_back(p);
+  }
+  error.clear();
+  fs::create_directories(path, error);
+  if (error) return error;
+  for (const std::string& p : missing) sync_folder(folder_of(p));
+  return {};
 }
 
 InputFile::InputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "tarn/core/error.h"
@@ -67,8 +68,10 @@ int open_in_place(const std::string& path);
 /// The folder that a path is in; "." for a bare name.
 std::string folder_of(const std::string& path);
 /// Makes names that were added to the folder, or taken from it, survive a power cut, where its file
-/// system can.
+/// system can. Throws FileError if the disk fails.
 void sync_folder(const std::string& folder);
+/// Makes a folder and those it is in, and syncs them where one was made. Returns why it cannot.
+std::error_code make_folders(const std::string& path);
 
 /// A file being replaced: bytes go to a temporary name in the same folder; commit() syncs and
 /// renames. Without commit() the old file stays and the temporary one is removed. A device or a

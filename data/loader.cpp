@@ -13,6 +13,13 @@
 #include "tarn/core/transfer.h"
 
 namespace tarn::data {
+namespace {
+
+// A batch under way when an epoch is left may take this long, whatever the limit of one asked for:
+// the worker that prepares it uses the dataset.
+constexpr std::chrono::duration<double> kLeastPatience{5};
+
+}  // namespace
 
 /// Batch b waits in slot b % slots. Workers take batch numbers in order and stay at most `slots`
 /// ahead of the consumer, so a slot is always empty when its next batch is done.
@@ -30,23 +37,31 @@ struct Epoch::State {
   int64_t batches = 0;
 
   std::mutex mutex;
-  std::condition_variable filled, emptied;
+  std::condition_variable filled, emptied, left;
   std::vector<Slot> slots;
   int64_t taken = 0;     // next batch number a worker will take
   int64_t consumed = 0;  // next batch number the caller will get
   bool stop = false;
   bool timed_out = false;
+  int64_t working = 0;  // threads that have not left work()
   std::vector<std::thread> threads;
 
   State(const Dataset& d, const LoaderOptions& o, EpochKey k) : dataset(d), options(o), key(k) {}
+  std::chrono::duration<double> limit() const {
+    constexpr double kMost = 1e9;  // the clock's nanoseconds have 64 bits
+    return std::chrono::duration<double>(std::min(options.timeout_s, kMost));
+  }
+
   void finish() {
     {
-      const std::lock_guard lock(mutex);
+      std::unique_lock lock(mutex);
       stop = true;
+      emptied.notify_all();
+      const auto patience = std::max(limit(), kLeastPatience);
+      if (!timed_out) timed_out = !left.wait_for(lock, patience, [&] { return working == 0; });
     }
-    emptied.notify_all();
     for (std::thread& t : threads) {
-      // After a timeout a worker may hang in the dataset: better to lose it than to hang as well.
+      // A worker may hang in the dataset: better to lose it than to hang as well.
       timed_out ? t.detach() : t.join();
     }
   }
@@ -86,14 +101,29 @@ struct Epoch::State {
     state->slots.resize(static_cast<size_t>(std::min(state->options.ahead(), left)));
     // Each worker keeps the state alive, see finish().
     try {
-      for (int64_t i = 0; i < workers; ++i) state->threads.emplace_back([state] { state->work(); });
+      for (int64_t i = 0; i < workers; ++i) {
+        state->count_worker(1);
+        state->threads.emplace_back([state] { state->work(); });
+      }
     } catch (...) {  // the system has no more threads: those there are must not wait for ever
+      state->count_worker(-1);
       state->finish();
       throw;
     }
   }
 
+  void count_worker(int64_t change) {
+    const std::lock_guard lock(mutex);
+    working += change;
+    if (working == 0) left.notify_all();
+  }
+
   void work() {
+    prepare_batches();
+    count_worker(-1);
+  }
+
+  void prepare_batches() {
     std::unique_lock lock(mutex);
     while (true) {
       const auto ahead = static_cast<int64_t>(slots.size());
@@ -119,9 +149,7 @@ struct Epoch::State {
     {
       std::unique_lock lock(mutex);
       Slot& slot = slots[static_cast<size_t>(number) % slots.size()];
-      constexpr double kMost = 1e9;  // the clock's nanoseconds have 64 bits
-      const std::chrono::duration<double> limit(std::min(options.timeout_s, kMost));
-      const bool ready = filled.wait_for(lock, limit, [&] { return slot.ready; });
+      const bool ready = filled.wait_for(lock, limit(), [&] { return slot.ready; });
       timed_out = !ready;
       TARN_CHECK(ready, "DataLoader: batch ", number, " of epoch ", key.epoch,
                  " (examples from position ", number * options.batch_size,

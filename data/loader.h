@@ -42,7 +42,8 @@ struct LoaderOptions {
 };
 
 /// One pass over the data. Leaving it early stops its threads; so does an error, which reaches the
-/// caller from next(). Not thread-safe.
+/// caller from next(). A thread that hangs in the dataset, for timeout_s and at least 5 s, is left
+/// behind. Not thread-safe.
 class Epoch {
  public:
   Epoch(Epoch&& other) noexcept;

@@ -81,6 +81,7 @@ class Collectives {
 
   void exchange(const Blocks& out, const Blocks& in);
   void synchronize();
+  void agree_on_sizes(const Blocks& chunks);
   void fold_chunks(const Collective& c, const Blocks& chunks, std::byte* mine, bool share);
   void fold_received(const Collective& c, const std::byte* own, const std::byte* others,
                      size_t stride, std::byte* out, size_t bytes);

@@ -56,6 +56,7 @@ void Collectives::all_reduce(const Collective& c) {
     const size_t count = bytes / item;
     const auto bound = [&](size_t r) { return count * r / n * item; };
     for (size_t r = 0; r < n; ++r) out[r] = {data.data() + bound(r), bound(r + 1) - bound(r), true};
+    synchronize();
     fold_chunks(c, out, at(out, rank_).data, true);
   }
   data.unpack();
@@ -74,7 +75,7 @@ void Collectives::reduce_scatter(const Collective& c) {
     chunks[r] = {xs[r].data(), xs[r].bytes(), true};
     most = std::max(most, chunks[r].bytes);
   }
-  // Ranks see the same sizes of all chunks, so they decide alike.
+  // Ranks must see the same sizes of all chunks, and then decide alike.
   if (most <= kInlineBytes) {
     const size_t bytes = mine.bytes();
     std::byte* received = scratch(work_, n * bytes);
@@ -86,15 +87,42 @@ void Collectives::reduce_scatter(const Collective& c) {
       fold_received(c, at(chunks, rank_).data, received, bytes, mine.data(), bytes);
     }
   } else {
+    agree_on_sizes(chunks);
     fold_chunks(c, chunks, mine.data(), false);
   }
   mine.unpack();
 }
 
+// Parts that differ between ranks may have one sum: then the rest of a longer one would be missing.
+void Collectives::agree_on_sizes(const Blocks& chunks) {
+  const size_t n = chunks.size();
+  std::vector<uint64_t> all(n * n);
+  const auto row = [&](size_t r) { return all.data() + r * n; };
+  const size_t me = static_cast<size_t>(rank_);
+  for (size_t r = 0; r < n; ++r) row(me)[r] = chunks[r].bytes;
+  const auto block = [&](size_t r) {
+    return Block{reinterpret_cast<std::byte*>(row(r)), n * sizeof(uint64_t), true};
+  };
+  Blocks out = blocks(), in = blocks();
+  for (size_t r = 0; r < n; ++r) {
+    out[r] = block(me);
+    in[r] = block(r);
+  }
+  exchange(out, in);
+  for (size_t r = 0; r < n; ++r) {
+    for (size_t part = 0; part < n; ++part) {
+      if (row(r)[part] == row(me)[part]) continue;
+      throw PeerError(
+          static_cast<int>(r),
+          tarn::detail::concat("rank ", r, " called ", header_.describe(), " with ", row(r)[part],
+                               " bytes for rank ", part, ", but this rank with ", row(me)[part]));
+    }
+  }
+}
+
 // Every rank folds its own chunk into `mine`; share: then everybody gets all results, in place.
 void Collectives::fold_chunks(const Collective& c, const Blocks& chunks, std::byte* mine,
                               bool share) {
-  synchronize();
   size_t most = 0;
   for (const Block& b : chunks) most = std::max(most, b.bytes);
   const size_t n = static_cast<size_t>(size_);

@@ -83,7 +83,11 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices,
     for (Tensor& p : r.params) {
       if (i == 0) break;
       p.set_requires_grad();  // hooks stay, also where it is frozen for a while
-      p.register_post_accumulate_grad_hook([this](const Tensor&) { gradient_arrived(); });
+      // A graph may keep the replica's parameters for longer than this object lives.
+      p.register_post_accumulate_grad_hook(
+          [this, alive = std::weak_ptr<const bool>(alive_)](const Tensor&) {
+            if (!alive.expired()) gradient_arrived();
+          });
     }
     for (const Tensor& p : r.params) {
       TARN_CHECK_AS(DeviceError, p.device() == r.device,

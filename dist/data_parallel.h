@@ -98,6 +98,7 @@ class DataParallel {
   std::optional<Balancer> balancer_;
   std::vector<int64_t> rows_;
   double copy_seconds_ = 0;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   std::weak_ptr<int> pass_;  // lives as long as the backward under way, which may end by throwing
 };
 

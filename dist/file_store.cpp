@@ -18,6 +18,7 @@ namespace tarn::dist {
 namespace {
 
 constexpr Millis kLook{5};
+constexpr size_t kMostName = 200;  // file systems take 255, and set() appends something
 
 // Held while a number is read, changed and written; other processes wait.
 class FolderLock {
@@ -26,8 +27,14 @@ class FolderLock {
     const std::string path = folder / ".lock";
     fd_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     TARN_CHECK_AS(FileError, fd_ >= 0, "store: cannot open ", path, ": ", std::strerror(errno));
-    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
+    int error = 0;
+    do {
+      error = ::flock(fd_, LOCK_EX) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error == 0) return;
+    ::close(fd_);
+    tarn::detail::fail<FileError>("store: cannot lock ", path, ": ", std::strerror(error),
+                                  "; is it on a file system without locks?");
   }
   ~FolderLock() { ::close(fd_); }
 
@@ -59,12 +66,18 @@ FileStore::FileStore(std::filesystem::path folder) : folder_(std::move(folder)) 
 }
 
 std::filesystem::path FileStore::file(const std::string& key) const {
-  return folder_ / escape(key);
+  std::filesystem::path path = folder_;
+  std::string name = escape(key);
+  // Of a long key all but the end are folders; no key has a '+' of its own.
+  for (; name.size() > kMostName; name.erase(0, kMostName)) path /= name.substr(0, kMostName) + "+";
+  return path / name;
 }
 
 void FileStore::set(const std::string& key, const std::string& value) {
   static std::atomic<int> counter{0};
   const auto path = file(key);
+  std::error_code error;
+  if (path.parent_path() != folder_) std::filesystem::create_directories(path.parent_path(), error);
   auto fresh = path;
   fresh += "." + std::to_string(::getpid()) + "." + std::to_string(counter++);
   std::ofstream out(fresh, std::ios::binary);

@@ -201,6 +201,10 @@ class GlooChannel final : public Channel {
   void close(const std::string& reason) noexcept override {
     const SigpipeGuard guard;
     try {
+      {
+        const std::lock_guard lock(ended_mutex_);
+        if (ended_.empty()) ended_ = reason;
+      }
       context_->closeConnections();
       store_->set(reason_key(rank_), reason);
     } catch (
@@ -209,6 +213,10 @@ class GlooChannel final : public Channel {
   }
 
   [[noreturn]] void lost(int peer) const {
+    {
+      const std::lock_guard lock(ended_mutex_);
+      if (!ended_.empty()) throw PeerError(peer, "ended here: " + ended_);
+    }
     std::string why = "it ended or was killed";
     try {
       why = store_->wait_for(reason_key(peer), kReasonLimit).value_or(why);
@@ -239,6 +247,8 @@ class GlooChannel final : public Channel {
   int rank_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
+  mutable std::mutex ended_mutex_;
+  std::string ended_;  // why this rank closed it, if it has
 };
 
 void GlooTransfer::wait(Clock::time_point deadline) {

@@ -49,22 +49,35 @@ class Finishing final : public Work {
   std::function<void()> finish_;
 };
 
-// What a hook keeps for one bucket; started anew when other parameters are in it.
+// What a hook keeps for one bucket.
 struct Memory {
   std::vector<const TensorImpl*> params;
   Tensor error;           // [n]: what was left out so far
   std::vector<Tensor> q;  // PowerSGD's guess per matrix
 };
 
-Memory& memory_of(std::map<int, Memory>& memories, const GradBucket& bucket, const char* hook,
-                  Device device) {
+// The reducer forms its buckets anew after the first backward: what was left out stays with its
+// parameter.
+struct Memories {
+  std::map<int, Memory> of_bucket;
+  std::map<const TensorImpl*, Tensor> errors;  // views of the buckets' errors
+};
+
+Memory& memory_of(Memories& memories, const GradBucket& bucket, const char* hook, Device device) {
   TARN_CHECK_AS(DTypeError, bucket.flat.dtype() == DType::kF32, hook,
                 ": gradients must be f32; got ", bucket.flat.dtype());
   std::vector<const TensorImpl*> params;
   for (const Tensor& p : bucket.params) params.push_back(p.impl().get());
-  Memory& memory = memories[bucket.index];
-  if (memory.params != params) {
-    memory = {std::move(params), zeros({bucket.flat.numel()}, {.device = device}), {}};
+  Memory& memory = memories.of_bucket[bucket.index];
+  if (memory.params == params) return memory;
+  memory = {std::move(params), zeros({bucket.flat.numel()}, {.device = device}), {}};
+  int64_t offset = 0;
+  for (const TensorImpl* param : memory.params) {
+    const Tensor error = raw::narrow(memory.error, 0, offset, param->numel);
+    Tensor& known = memories.errors[param];
+    if (known.defined()) raw::copy_(error, known);
+    known = error;
+    offset += error.numel();
   }
   return memory;
 }
@@ -222,7 +235,7 @@ struct PowerStep {
 CommHook top_k_hook(double share) {
   TARN_CHECK_AS(ValueError, share > 0 && share <= 1,
                 "top_k_hook: the share must be in (0, 1]; got ", share);
-  const auto memories = std::make_shared<std::map<int, Memory>>();
+  const auto memories = std::make_shared<Memories>();
   return [memories, share](ProcessGroup& group, GradBucket& bucket) {
     return send_largest(group, bucket, memory_of(*memories, bucket, "top_k_hook", kCPU), share);
   };
@@ -231,7 +244,7 @@ CommHook top_k_hook(double share) {
 CommHook powersgd_hook(const PowerSgdOptions& options) {
   TARN_CHECK_AS(ValueError, options.rank > 0, "powersgd_hook: the rank must be at least 1; got ",
                 options.rank);
-  const auto memories = std::make_shared<std::map<int, Memory>>();
+  const auto memories = std::make_shared<Memories>();
   return [memories, options](ProcessGroup& group, GradBucket& bucket) -> WorkPtr {
     Memory& memory = memory_of(*memories, bucket, "powersgd_hook", bucket.flat.device());
     const auto step = std::make_shared<PowerStep>(bucket, memory, options);

@@ -23,6 +23,9 @@ namespace {
 
 // Between looks whether the other rank is alive; a message or a farewell wakes at once.
 constexpr Millis kLook{20};
+// A message that is given up may be in the midst of being copied: that takes no longer, unless the
+// process which copies was stopped.
+constexpr Millis kCopyPatience{1000};
 
 struct Peer {
   pid_t pid = 0;
@@ -90,8 +93,13 @@ class HostSend final : public Transfer {
   ~HostSend() override {
     uint32_t state = kWaiting;
     if (done() || letter().state.compare_exchange_strong(state, kWithdrawn)) return;
-    // It is being copied, which ends soon, or with the process that copies.
+    const auto patience = Clock::now() + kCopyPatience;
     while (!done() && letter().state.load() == kCopying && !desk_->dead(to_)) {
+      if (Clock::now() >= patience) {
+        uint32_t copying = kCopying;  // the receiver sees that, and does not use what it got
+        letter().state.compare_exchange_strong(copying, kWithdrawn);
+        return;
+      }
       futex_wait(pair_.taken, pair_.taken.load(), Millis(1));
     }
   }
@@ -100,7 +108,12 @@ class HostSend final : public Transfer {
     for (;;) {
       const uint32_t seen = pair_.taken.load();
       if (done()) return;
-      desk_->check(to_, deadline);
+      try {
+        desk_->check(to_, deadline);
+      } catch (const DistError&) {
+        if (done()) return;  // taken since the look: the last message before the other rank left
+        throw;
+      }
       futex_wait(pair_.taken, seen, kLook);
     }
   }
@@ -180,7 +193,8 @@ class HostReceive final : public Transfer {
     const pid_t pid = desk_->peers[static_cast<size_t>(from_)].pid;
     const bool read = fits && read_memory(pid, l.address, data_, l.bytes);
     const uint64_t bytes = l.bytes;
-    l.state.store(kTaken);
+    uint32_t copying = kCopying;
+    const bool kept = l.state.compare_exchange_strong(copying, kTaken);
     {
       const std::lock_guard lock(desk_->mutex);
       uint32_t tail = pair_.tail.load();
@@ -199,6 +213,7 @@ class HostReceive final : public Transfer {
                                  std::to_string(capacity_));
     }
     if (!read) throw PeerError(from_, who + " is gone: it ended while its memory was read");
+    if (!kept) throw PeerError(from_, who + " is gone: it gave up while its memory was read");
   }
 
   void forget() {

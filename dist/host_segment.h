@@ -50,12 +50,13 @@ class Segment {
   Pair& pair(int from, int to) const { return pairs_[from * size_ + to]; }
   Farewell& farewell(int rank) const { return farewells_[rank]; }
   Bell& bell(int rank) const { return bells_[rank]; }
-  /// Takes the name away: the memory goes with its last user.
+  /// Takes the name that this process gave away: the memory goes with its last user.
   void unlink();
 
  private:
   std::string path_;
   int size_;
+  bool named_ = false;
   size_t bytes_;
   void* base_;
   Farewell* farewells_;

@@ -19,6 +19,7 @@ namespace tarn::dist {
 namespace {
 
 constexpr Millis kRetry{20};
+constexpr Millis kAddressPatience{3000};
 
 // Children that are started later must not inherit the connection.
 constexpr int kType = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -92,7 +93,9 @@ Socket Socket::connect(const std::string& host, int port, Clock::time_point dead
     for (const addrinfo* a = found; a; a = a->ai_next) {
       Socket s(::socket(a->ai_family, kType, 0));
       int error = !s || ::connect(s.fd_, a->ai_addr, a->ai_addrlen) != 0 ? errno : 0;
-      if (error == EINPROGRESS) error = connect_result(s.fd_, deadline);
+      // A name may have an address that swallows everything, and a good one after it.
+      const auto patience = std::min(deadline, Clock::now() + kAddressPatience);
+      if (error == EINPROGRESS) error = connect_result(s.fd_, patience);
       if (error == 0) {
         ::freeaddrinfo(found);
         no_delay(s.fd_);

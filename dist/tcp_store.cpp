@@ -55,7 +55,10 @@ TcpStore::Reply TcpStore::ask(char op, const std::string& key, const std::string
   number(value.size());
   request += value;
 
-  std::lock_guard lock(mutex_);
+  // Who waits for a key asks again at once, and without a turn would always be first.
+  std::unique_lock turn(turn_);
+  const std::lock_guard lock(mutex_);
+  turn.unlock();
   const auto deadline = Clock::now() + patience_ + limit;
   Reply reply;
   char found = 0;

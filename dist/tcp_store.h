@@ -52,7 +52,7 @@ class TcpStore final : public Store {
   int port_;
   Millis patience_;
   std::unique_ptr<TcpStoreServer> server_;
-  std::mutex mutex_;  // one question at a time on the connection
+  std::mutex turn_, mutex_;  // one question at a time on the connection
   Socket socket_;
 };
 

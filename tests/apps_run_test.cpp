@@ -177,6 +177,68 @@ TEST_F(Run, ranks_do_not_outlive_a_killed_launcher) {
   for (pid_t rank : ranks) EXPECT_TRUE(ends(rank)) << rank;
 }
 
+TEST_F(Run, what_a_rank_started_does_not_outlive_a_killed_launcher_either) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(run("--nproc 1", "sleep 100 & echo $! >inner; wait", "echo $$ >launcher;"));
+  }
+  const pid_t launcher = std::stoi(wait_for_file("launcher"));
+  const pid_t inner = std::stoi(wait_for_file("inner"));
+  kill(launcher, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(ends(inner));
+}
+
+TEST_F(Run, a_sigterm_that_comes_twice_at_once_is_one) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(run("--nproc 2",
+              "trap \"sleep 0.5; echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
+              "while :; do sleep 0.05; done",
+              "echo $$ >launcher;"));
+  }
+  const pid_t launcher = std::stoi(wait_for_file("launcher"));
+  wait_for_file("up0");
+  wait_for_file("up1");
+  for (int i = 0; i < 2; ++i) {
+    kill(launcher, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(file("saved0") + file("saved1"), "saved\nsaved\n");
+}
+
+// One rank that ends at once by the signal is no failure that shortens the others' time to save.
+TEST_F(Run, a_rank_that_the_signal_ended_leaves_the_others_their_time) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(run("--nproc 2 --grace 0.1",
+              "test $RANK = 1 && { echo 1 >up1; exec sleep 100; };"
+              "trap \"sleep 3; echo saved >saved0; exit 0\" TERM; echo 1 >up0;"
+              "while :; do sleep 0.05; done",
+              "echo $$ >launcher;"));
+  }
+  const pid_t launcher = std::stoi(wait_for_file("launcher"));
+  wait_for_file("up0");
+  wait_for_file("up1");
+  kill(launcher, SIGTERM);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  EXPECT_EQ(file("saved0"), "saved\n");
+}
+
+TEST_F(Run, ends_of_ranks_are_heard_where_the_parent_ignored_those_of_its_children) {
+  EXPECT_EQ(run("--nproc 2", "exit $((3 * RANK))", "trap \"\" CHLD;"), 3);
+}
+
+TEST_F(Run, the_run_folder_of_an_earlier_job_is_forgotten) {
+  folder.write("logs/run-folder.txt", "/some/run");
+  ASSERT_EQ(run("--nproc 1 --log-dir logs", "test ! -e logs/run-folder.txt"), 0) << file("err");
+}
+
 TEST_F(Run, wrong_flags_are_said_before_anything_starts) {
   const auto usage = [&](const std::string& flags, const std::string& part) {
     EXPECT_EQ(run(flags, "echo started >started"), 2) << flags;

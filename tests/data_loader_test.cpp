@@ -274,6 +274,20 @@ TEST(DataLoaderTest, names_the_batch_that_does_not_come) {
                  "batch 1 of epoch 4 (examples from position 2 of the order) was not ready");
 }
 
+TEST(DataLoaderTest, leaves_a_thread_behind_that_hangs_when_an_epoch_is_left) {
+  static Troubled& data = *new Troubled;
+  data.hangs_at = 2;
+  const DataLoader loader(data, {.batch_size = 2, .workers = 1, .timeout_s = 0.05});
+  struct Release {
+    ~Release() { data.released = true; }
+  } const release;
+  {
+    Epoch epoch = loader.epoch(0);
+    epoch.next();
+  }  // ends, after some seconds
+  EXPECT_FALSE(data.released);
+}
+
 TEST(DataLoaderTest, gives_batches_of_which_nothing_could_be_read_empty_and_in_their_place) {
   class Broken final : public ImageDataset {
    public:

@@ -275,6 +275,17 @@ TEST(DataParallel, rows_are_cut_by_share) {
   EXPECT_EQ(DataParallel::cut(10, 3, {1, 0, 1}), (Rows{5, 0, 5}));
 }
 
+TEST(DataParallel, a_loss_may_outlive_the_object_that_made_it) {
+  Net net;
+  Tensor loss;
+  {
+    DataParallel parallel(net, {kCPU, kCPU}, [] { return std::make_unique<Net>(); });
+    loss = sum(parallel(input(6, 5)));
+  }
+  loss.backward();
+  EXPECT_TRUE(net.last.weight.grad().defined());
+}
+
 TEST(DataParallel, what_does_not_fit_is_said) {
   const auto make = [] { return std::make_unique<Net>(); };
   Net net;

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,8 +13,6 @@
 #include "tarn/dist/socket.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/temp_folder.h"
-
-extern char** environ;
 
 namespace tarn::dist {
 namespace {
@@ -80,17 +77,7 @@ std::vector<Death> die(const std::string& transport, const std::string& mode, in
                                           "MASTER_ADDR=127.0.0.1",
                                           "MASTER_PORT=" + port};
     if (mode == "fault") variables.push_back("TARN_FAULT=rank=1 at=3 do=kill");
-    std::vector<char*> environment;
-    for (char** e = environ; *e; ++e) environment.push_back(*e);
-    for (std::string& v : variables) environment.push_back(v.data());
-    environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", filter = "--gtest_filter=ChildRank.runs",
-                brief = "--gtest_brief=1";
-    char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
-    pid_t child = 0;
-    EXPECT_EQ(
-        posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environment.data()), 0);
-    children.push_back(child);
+    children.push_back(test::start_again("ChildRank.runs", variables));
   }
   for (int r : {0, 2, 1}) {
     const pid_t child = children[static_cast<size_t>(r)];

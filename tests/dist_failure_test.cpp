@@ -157,6 +157,23 @@ TEST_P(Failure, different_operations_are_named_on_both_sides) {
       "all_reduce #1 of 40 bytes f32 (sum)", "reduce_scatter #1 of 40 bytes f32 (sum)");
 }
 
+// Of equal sums, so that only the parts tell.
+TEST(Parts, that_differ_between_ranks_are_found) {
+  for (const char* transport : {"host", "gloo"}) {
+    const auto errors = errors_of(transport, 2, [](ProcessGroup& g) {
+      const int64_t large = 20000, small = 10000;
+      const bool first = g.rank() == 0;
+      const std::vector<Tensor> xs = {zeros({first ? large : small}),
+                                      zeros({first ? small : large})};
+      g.reduce_scatter(zeros({large}), xs)->wait();
+    });
+    for (const std::string& error : errors) {
+      expect_part(error, "called reduce_scatter #1 of 120000 bytes f32 (sum) with ");
+      expect_part(error, "but this rank with ");
+    }
+  }
+}
+
 TEST_P(Failure, different_sizes_dtypes_and_reductions_are_found) {
   const auto differ = [&](const test::Body& body, const char* one, const char* other) {
     expect_difference(GetParam(), body, one, other);

@@ -4,14 +4,11 @@
 #include <string>
 #include <vector>
 
-#include <spawn.h>
 #include <sys/wait.h>
 
 #include "tarn/dist/fault.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
-
-extern char** environ;
 
 namespace tarn::dist {
 namespace {
@@ -98,20 +95,10 @@ class Drop : public testing::TestWithParam<std::string> {
   }
   // This program again; its exit code.
   int child(const std::string& mode) const {
-    std::vector<std::string> variables = {"TARN_FAULT=rank=1 at=2 do=drop",
-                                          "TARN_TEST_TRANSPORT=" + GetParam(),
-                                          "TARN_TEST_DROP=" + mode};
-    std::vector<char*> environment;
-    for (char** e = environ; *e; ++e) environment.push_back(*e);
-    for (std::string& v : variables) environment.push_back(v.data());
-    environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", filter = "--gtest_filter=ChildDrop.runs",
-                brief = "--gtest_brief=1";
-    char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
-    pid_t pid = 0;
+    const pid_t pid = test::start_again(
+        "ChildDrop.runs", {"TARN_FAULT=rank=1 at=2 do=drop", "TARN_TEST_TRANSPORT=" + GetParam(),
+                           "TARN_TEST_DROP=" + mode});
     int status = -1;
-    EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environment.data()),
-              0);
     EXPECT_EQ(waitpid(pid, &status, 0), pid);
     return status;
   }

@@ -82,6 +82,26 @@ TEST(CommHooks, leave_out_what_they_should) {
   });
 }
 
+// Also after the first backward, when parameters come into other buckets.
+TEST(CommHooks, send_later_what_they_left_out) {
+  run_local(2, [](ProcessGroup& group) {
+    const auto exact = gradient(group, nullptr);
+    Net net;
+    DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.001, .first_bucket_mb = 0.001});
+    ddp.register_comm_hook(top_k_hook(0.1));
+    std::vector<double> sum(exact.size());
+    for (int step = 0; step < 25; ++step) {
+      net.zero_grad();
+      (loss_of(net, group.rank()) * (step == 0 ? 1.0 : 0.0)).backward();
+      size_t at = 0;
+      for (const Tensor& p : net.parameters()) {
+        for (double v : p.grad().to_vector<double>()) sum[at++] += v;
+      }
+    }
+    for (size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(sum[i], exact[i], 1e-6) << i;
+  });
+}
+
 TEST(CommHooks, learn_what_the_exact_average_learns) {
   run_local(2, [](ProcessGroup& group) {
     const auto last_loss = [&](const CommHook& hook) {

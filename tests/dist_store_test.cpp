@@ -58,6 +58,17 @@ TEST_P(StoreTest, what_one_sets_the_other_gets) {
   EXPECT_FALSE(a->try_get("large").has_value());
 }
 
+TEST_P(StoreTest, keys_may_be_longer_than_the_name_of_a_file) {
+  const std::string key = "group world/of" + std::string(900, '/');
+  a->set(key, "1");
+  a->set(key + "/more", "2");
+  EXPECT_EQ(b->get(key), "1");
+  EXPECT_EQ(b->get(key + "/more"), "2");
+  EXPECT_EQ(b->add(key + "/number", 3), 3);
+  EXPECT_TRUE(b->erase(key));
+  EXPECT_FALSE(a->try_get(key).has_value());
+}
+
 TEST_P(StoreTest, a_get_waits_for_the_set) {
   std::thread setter([&] {
     std::this_thread::sleep_for(Millis(150));

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <unistd.h>
 
 #include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
@@ -151,6 +153,25 @@ class OnRanks : public testing::TestWithParam<std::tuple<std::string, int>> {
   int size() const { return std::get<1>(GetParam()); }
   void run(const Body& body) { run_ranks(transport(), size(), body); }
 };
+/// This program once more, as one test with these variables beside its own. Returns its process.
+inline pid_t start_again(const std::string& name, std::vector<std::string> variables) {
+  // A part of a suite that runs in parts would not be asked for that test.
+  const auto stays = [](const char* entry) { return std::string_view(entry).find("GTEST_") != 0; };
+  std::vector<char*> environment;
+  for (char** e = ::environ; *e; ++e) {
+    if (stays(*e)) environment.push_back(*e);
+  }
+  for (std::string& v : variables) environment.push_back(v.data());
+  environment.push_back(nullptr);
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=" + name,
+              brief = "--gtest_brief=1";
+  char* arguments[] = {program.data(), filter.data(), brief.data(), nullptr};
+  pid_t child = 0;
+  EXPECT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environment.data()),
+            0);
+  return child;
+}
+
 inline std::string ranks_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
   return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
 }

@@ -60,8 +60,7 @@ std::string whole_path(const std::string& path) {
 }
 
 void make_folder(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
+  const std::error_code error = make_folders(path.string());
   if (error) fail("create folder", path, error.value());
 }
 

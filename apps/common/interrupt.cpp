@@ -4,18 +4,28 @@
 #include <cerrno>
 #include <string_view>
 
+#include <time.h>
 #include <unistd.h>
 
 namespace tarn::apps {
 namespace {
 
-// The only state a signal handler may touch.
+// What a signal handler touches; only it writes the time.
 volatile sig_atomic_t g_signal = 0;
+volatile time_t g_when = 0;
+
+// A terminal that closes hangs up twice: for itself and by its shell. timeout(1) and managers of
+// services send SIGTERM to a process and to its group, and a launcher passes it on.
+bool is_echo(int number, time_t now) {
+  return number == SIGHUP || (number == SIGTERM && now - g_when <= kEchoSeconds);
+}
 
 void handle(int number) {
-  // A terminal that closes hangs up twice: for itself and by its shell.
-  if (number == SIGHUP && g_signal != 0) return;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (g_signal != 0 && is_echo(number, now.tv_sec)) return;
   if (g_signal != 0) _exit(128 + number);
+  g_when = now.tv_sec;
   g_signal = number;
   const int saved = errno;
   constexpr std::string_view kText =

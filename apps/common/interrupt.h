@@ -4,13 +4,16 @@
 //   for (...) { if (interrupt.requested()) break; ... }    // then save and return 0
 //
 // The first signal sets the flag; the second ends the process at once with exit code 128 + signal
-// (130 for Ctrl-C), but a hang-up does not. The guard restores the previous handlers. One guard at
-// a time.
+// (130 for Ctrl-C). That is but an echo if it is a hang-up, or a SIGTERM that comes within
+// kEchoSeconds of the first. The guard restores the previous handlers. One guard at a time.
 #pragma once
 
 #include <signal.h>
 
 namespace tarn::apps {
+
+/// Those who end a job often send SIGTERM twice at once.
+inline constexpr int kEchoSeconds = 2;
 
 class Interrupt {
  public:

@@ -174,14 +174,18 @@ namespace {
 // Kept by tarn-run from one start of the job to the next.
 std::string note_path() {
   const char* folder = std::getenv("TARN_FLIGHT_DIR");
-  return folder ? std::string(folder) + "/run-folder.txt" : "";
+  return folder ? std::string(folder) + "/" + kRunFolderNote : "";
 }
 
 }  // namespace
 
 void Ranks::remember_run(const std::string& folder) {
-  if (!note_path().empty())
-    std::ofstream(note_path()) << std::filesystem::absolute(folder).string();
+  const std::string note = note_path();
+  if (note.empty()) return;
+  // Whole or not there: a rank may be killed meanwhile.
+  std::ofstream(note + ".new") << std::filesystem::absolute(folder).string();
+  std::error_code error;  // then a restart starts anew
+  std::filesystem::rename(note + ".new", note, error);
 }
 
 std::string Ranks::restarted_run() const {

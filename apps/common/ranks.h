@@ -13,6 +13,9 @@
 
 namespace tarn::apps {
 
+/// Where ranks leave word of their run folder, in the folder of tarn-run's logs.
+inline constexpr const char* kRunFolderNote = "run-folder.txt";
+
 /// The flags of trainers that run on several ranks or devices.
 struct RankSettings {
   std::string parallel = "auto";   ///< "auto": ddp where a launcher started several ranks

@@ -136,6 +136,8 @@ bool RunCheckpoints::due(int64_t step) const {
 
 void RunCheckpoints::save(Checkpoint c) {
   if (ranks_.group()) add_generators(c, ranks_);
+  // The one before it may still be on its way to the disk: all ranks wait for that.
+  if (ranks_.group()) settle(true, nullptr);
   std::exception_ptr error;
   const bool background = settings_.async_save || ranks_.group();
   if (ranks_.main()) {

@@ -22,6 +22,8 @@ namespace {
 // Windows of estimates come from streams of their own, so that they change nothing for training.
 constexpr uint64_t kTrainStream = 0x7472'6169'6e00'0000, kValStream = 0x7661'6c00'0000'0000;
 constexpr uint64_t kTextStream = 0x7465'7874'0000'0000;
+// Far below any --dist-timeout.
+constexpr double kSecondsToMeeting = 2;
 
 data::TokenDataset windows(const data::Tokens& tokens, const nn::models::Gpt& gpt) {
   return data::TokenDataset(tokens, {.block = gpt.options().block, .vocab = gpt.options().vocab});
@@ -280,14 +282,25 @@ std::optional<double> GptTrainer::mean_loss(const data::TokenDataset& data, uint
 void GptTrainer::show_text() {
   if (s_.sample_tokens == 0 || !corpus_.tokenizer) return;
   const ModelSharing::Guard whole = sharing_->whole();
-  if (!ranks_.main()) return;
+  // The others meet the main rank while it writes: they would give up on one that does not answer.
+  if (!ranks_.main()) {
+    while (ranks_.sum({0})[0] > 0) {
+    }
+    return;
+  }
+  double met = now_s();
   Generator generator(static_cast<uint64_t>(s_.seed) ^ kTextStream);
   std::vector<int32_t> ids;
   write_tokens(gpt_, prompt_ids("", *corpus_.tokenizer),
                text_options(s_, s_.sample_tokens, generator), [&](int32_t id) {
                  ids.push_back(id);
+                 if (now_s() - met > kSecondsToMeeting) {
+                   ranks_.sum({1});
+                   met = now_s();
+                 }
                  return !interrupt_.requested();
                });
+  ranks_.sum({0});
   const std::string text = corpus_.tokenizer->decode(ids);
   make_folder(run_->path() / "samples");
   write_file(

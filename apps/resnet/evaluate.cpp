@@ -9,6 +9,11 @@
 #include "tarn/core/transfer.h"
 
 namespace tarn::apps {
+namespace {
+
+constexpr int64_t kBatchesToMeeting = 16;
+
+}  // namespace
 
 std::optional<data::Batch> next_batch(data::Epoch& epoch) {
   try {
@@ -41,9 +46,10 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
                               const Interrupt* interrupt, const Ranks& ranks) {
   const InferenceModeGuard inference;
   const nn::Module::EvalScope evaluation(net);
+  const int64_t rows = ranks.share(s.batch_size, "--batch-size");
   const data::DataLoader loader(
       data, std::make_unique<data::ShardSampler>(data.size(), ranks.size(), ranks.rank()),
-      {.batch_size = ranks.share(s.batch_size, "--batch-size"),
+      {.batch_size = rows,
        .workers = static_cast<int>(s.workers),
        .pin_memory = Device(s.device).is_cuda()});
   Progress bar(
@@ -54,8 +60,15 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
   const Device device(s.device);
   const AutocastGuard autocast = autocast_for(s);
   data::Epoch epoch = loader.epoch(0);
-  while (const std::optional<data::Batch> batch = next_batch(epoch)) {
-    if (interrupt && interrupt->requested()) break;
+  const auto wants_end = [&] { return interrupt && interrupt->requested() ? 1.0 : 0.0; };
+  // Ranks give up on one that does not answer: the quick meet the slow on the way.
+  const int64_t shared = (data.size() + ranks.size() - 1) / ranks.size();
+  const int64_t most = (shared + rows - 1) / rows;
+  for (int64_t i = 0; i < most; ++i) {
+    const bool meets = !ranks.group() || i % kBatchesToMeeting == kBatchesToMeeting - 1;
+    if (meets && ranks.sum({wants_end()})[0] > 0) break;
+    const std::optional<data::Batch> batch = next_batch(epoch);
+    if (!batch) continue;
     own_skipped.insert(batch->skipped.begin(), batch->skipped.end());
     if (batch->size() == 0) continue;
     const Tensor target = to_async(batch->target, device);
@@ -66,9 +79,8 @@ std::optional<Score> evaluate(nn::Module& net, const data::ImageDataset& data,
     bar.advance(batch->size());
   }
   bar.close();
-  const auto sums =
-      ranks.sum({score.loss, static_cast<double>(score.right), static_cast<double>(score.count),
-                 interrupt && interrupt->requested() ? 1.0 : 0.0});
+  const auto sums = ranks.sum({score.loss, static_cast<double>(score.right),
+                               static_cast<double>(score.count), wants_end()});
   if (s.skip_unreadable) skipped.merge(of_all_ranks(own_skipped, ranks));
   if (sums[3] > 0) return std::nullopt;
   score = {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};

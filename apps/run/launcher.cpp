@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <sched.h>
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 #include "tarn/apps/common/file.h"
+#include "tarn/apps/common/interrupt.h"
+#include "tarn/apps/common/ranks.h"
 #include "tarn/dist/socket.h"
 
 extern char** environ;
@@ -29,6 +32,9 @@ constexpr int kDefaultPort = 29500;
 constexpr std::chrono::seconds kOwnEnd{2};
 // Ranks end one after another, and rank 0 may have something to write; what takes longer is said.
 constexpr std::chrono::seconds kQuietEnd{3};
+// A process that SIGKILL does not end is held by the kernel: a file system or a device is gone.
+constexpr std::chrono::seconds kKillPatience{20};
+constexpr std::chrono::seconds kEcho{kEchoSeconds};
 
 int exit_code(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -120,6 +126,7 @@ Launcher::Launcher(RunSettings settings)
     logs_ = settings_.log_dir;
     make_folder(logs_);
   }
+  ::signal(SIGCHLD, SIG_DFL);  // who inherits it ignored never hears how a child ended
   sigemptyset(&watched_);
   for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT}) sigaddset(&watched_, number);
   struct sigaction hangup {};
@@ -130,8 +137,9 @@ Launcher::Launcher(RunSettings settings)
 
 Launcher::~Launcher() {
   signal_all(SIGKILL);
-  for (Rank& r : ranks_) {
-    if (r.pid != 0) ::waitpid(r.pid, nullptr, 0);
+  const auto patience = Clock::now() + kKillPatience;
+  for (reap(); running() > 0 && Clock::now() < patience; reap()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   std::error_code error;
@@ -176,6 +184,7 @@ pid_t Launcher::start_rank(int log, const std::vector<std::string>& environment)
     become(program_.c_str(), arguments.data(), values.data(), log, before_, parent);
   }
   ::setpgid(child, child);  // in both: whoever comes first
+  watcher_.add(child);
   return child;
 }
 
@@ -188,6 +197,7 @@ void Launcher::start(int attempt) {
     // Of an earlier attempt, or an earlier run with the same --log-dir.
     if (entry.path().filename().string().starts_with("flight-")) fs::remove(entry.path());
   }
+  if (attempt == 0) fs::remove(logs_ / kRunFolderNote);  // of an earlier run
   ranks_.assign(static_cast<size_t>(local_size_), {});
   failures_ = 0;
   for (int i = 0; i < local_size_; ++i) {
@@ -206,8 +216,8 @@ void Launcher::start(int attempt) {
 }
 
 int Launcher::running() const {
-  return static_cast<int>(
-      std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.pid != 0; }));
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(),
+                                        [](const Rank& r) { return r.pid != 0 && !r.left; }));
 }
 
 void Launcher::signal_all(int number) {
@@ -220,7 +230,9 @@ void Launcher::reap() {
   std::vector<Rank*> ended;
   for (Rank& r : ranks_) {
     if (r.pid == 0 || ::waitpid(r.pid, &r.status, WNOHANG) != r.pid) continue;
+    r.left = false;
     ::kill(-r.pid, SIGKILL);  // what the rank started and left behind
+    watcher_.remove(r.pid);
     r.pid = 0;
     if (r.failed()) ended.push_back(&r);
   }
@@ -231,6 +243,40 @@ void Launcher::reap() {
   for (Rank* r : ended) r->order = failures_++;
 }
 
+// What ends a job often signals it more than once: a lost terminal, timeout(1), managers of
+// services.
+bool Launcher::is_echo(int number, Clock::time_point now) const {
+  return signal_ != 0 && (number == SIGHUP || (number == SIGTERM && now - signalled_ <= kEcho));
+}
+
+// The first signal lets programs save and end; a second one is for impatience.
+void Launcher::pass_on(int number, Clock::time_point now) {
+  signal_all(signal_ == 0 ? number : SIGKILL);
+  if (signal_ != 0) return;
+  interrupted_ = failures_ == 0;
+  signalled_ = now;
+  signal_ = number;
+}
+
+void Launcher::leave_running() {
+  for (Rank& r : ranks_) {
+    if (r.pid == 0 || r.left) continue;
+    std::fprintf(stderr,
+                 "tarn-run: rank %d (process %d) goes on although it was killed: the kernel holds "
+                 "it, as it does while a file system or a device does not answer; it is left\n",
+                 r.rank, static_cast<int>(r.pid));
+    r.left = true;
+    r.status = SIGKILL;
+    r.order = failures_++;
+  }
+}
+
+// Whether what has ended so far ended as the signal that was passed on made it: no failure.
+bool Launcher::was_told() const {
+  const Rank* first = first_failure();
+  return first && was_told_to_end(*first);
+}
+
 // Until all ranks have ended. After a failure or a signal, those that stay are asked, then killed.
 void Launcher::supervise() {
   const auto length = [](double seconds) {
@@ -238,20 +284,15 @@ void Launcher::supervise() {
   };
   const auto grace = length(settings_.grace), interval = length(settings_.monitor_interval);
   const auto never = Clock::time_point::max();
-  Clock::time_point ask = never, kill = never, say = never;
+  Clock::time_point ask = never, kill = never, give_up = never, say = never;
   bool failing = false;
   while (running() > 0) {
     const timespec pause = time_until(std::min({Clock::now() + interval, ask, kill, say}));
     const int number = ::sigtimedwait(&watched_, nullptr, &pause);
     const auto now = Clock::now();
     reap();
-    const bool hangs_up_late = number == SIGHUP && signal_ != 0;
-    if (number > 0 && number != SIGCHLD && !hangs_up_late) {
-      // The first signal lets programs save and end; a second one is for impatience, which a
-      // terminal that hangs up does not have.
-      signal_all(signal_ == 0 ? number : SIGKILL);
-      if (signal_ == 0) interrupted_ = failures_ == 0;
-      if (signal_ == 0) signal_ = number;
+    if (number > 0 && number != SIGCHLD && !is_echo(number, now)) {
+      pass_on(number, now);
       kill = std::min(kill, now + std::max(grace, Clock::duration(std::chrono::seconds(30))));
     }
     const bool ended = std::any_of(ranks_.begin(), ranks_.end(),
@@ -261,7 +302,7 @@ void Launcher::supervise() {
       say_who_ended();
       say = never;
     }
-    if (failures_ > 0 && !failing) {
+    if (failures_ > 0 && !failing && !was_told()) {
       failing = true;
       ask = now + kOwnEnd;
     }
@@ -273,7 +314,9 @@ void Launcher::supervise() {
     if (now >= kill) {
       signal_all(SIGKILL);
       kill = now + interval;
+      if (give_up == never) give_up = now + kKillPatience;
     }
+    if (now >= give_up) leave_running();
   }
 }
 
