@@ -50,7 +50,8 @@ class DistributedDataParallel {
  public:
   /// All ranks call it. Throws ValueError, on all ranks, that names the first parameter or buffer
   /// which differs in name, size or dtype; then gives everyone rank 0's values. Throws DeviceError
-  /// if this rank's module is spread over several devices. module and group outlive it.
+  /// if this rank's module is spread over several devices, ValueError if another of these, or a
+  /// ZeroDataParallel, has one of its parameters. module and group outlive it.
   DistributedDataParallel(nn::Module& module, ProcessGroup& group, DdpOptions options = {});
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;

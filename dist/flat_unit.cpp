@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <mutex>
-#include <unordered_set>
 #include <utility>
 
 #include "tarn/core/factory.h"
@@ -35,16 +33,6 @@ Tensor with_own_version(const Tensor& buffer, int64_t offset, int64_t count) {
   const size_t bytes = static_cast<size_t>(count * item_size(buffer.dtype()));
   return Tensor(Storage::wrap(at, bytes, buffer.device(), [whole] {}), {count}, {1}, 0,
                 buffer.dtype());
-}
-
-// Parameters of all units there are. Ranks may be threads.
-struct Taken {
-  std::mutex mutex;
-  std::unordered_set<const TensorImpl*> params;
-};
-Taken& taken() {
-  static Taken all;
-  return all;
 }
 
 }  // namespace
@@ -79,18 +67,6 @@ FlatUnit::FlatUnit(ProcessGroup& group, const TensorDict& parameters, bool shard
     why_away_ = why_away();
     release();
   }
-  const std::lock_guard lock(taken().mutex);
-  for (const Member& m : members_) taken().params.insert(m.param.impl().get());
-}
-
-FlatUnit::~FlatUnit() {
-  const std::lock_guard lock(taken().mutex);
-  for (const Member& m : members_) taken().params.erase(m.param.impl().get());
-}
-
-bool FlatUnit::is_in_one(const Tensor& param) {
-  const std::lock_guard lock(taken().mutex);
-  return taken().params.contains(param.impl().get());
 }
 
 // The parameters may outlive this object.

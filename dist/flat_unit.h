@@ -36,12 +36,8 @@ class FlatUnit {
   /// Moves the parameters to a buffer: they keep their values and stay the same tensors. sharded:
   /// the shards get memory of their own, and the buffer none until it is gathered.
   FlatUnit(ProcessGroup& group, const TensorDict& parameters, bool sharded);
-  ~FlatUnit();
   FlatUnit(const FlatUnit&) = delete;
   FlatUnit& operator=(const FlatUnit&) = delete;
-
-  /// Whether a unit, of whatever owner in this process, has moved this parameter to its buffer.
-  static bool is_in_one(const Tensor& param);
 
   const std::vector<Member>& members() const { return members_; }
   /// Whether its parameters required a gradient when it was made: all of them do, or none.

@@ -39,6 +39,7 @@ Reducer::Reducer(ProcessGroup& group, const TensorDict& parameters, ReducerOptio
   TARN_CHECK_AS(ValueError, !params_.empty(), "ddp: no parameter requires a gradient");
   TensorDict trained;
   for (const Param& p : params_) trained.add(p.name, p.tensor);
+  claim_.emplace("ddp", "DistributedDataParallel", trained);
   check_one_device("ddp", trained);
   std::vector<size_t> order;
   for (size_t i = params_.size(); i-- > 0;) order.push_back(i);

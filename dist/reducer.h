@@ -20,6 +20,7 @@
 #include "tarn/core/backend.h"
 #include "tarn/core/tensor_dict.h"
 #include "tarn/dist/buckets.h"
+#include "tarn/dist/claim.h"
 #include "tarn/dist/group.h"
 
 namespace tarn::dist {
@@ -139,6 +140,7 @@ class Reducer {
   CommHook comm_hook_;
   std::function<double()> before_reduce_;
   std::vector<Param> params_;
+  std::optional<ParameterClaim> claim_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> arrival_;  // order of the first backward
   size_t next_ = 0;              // bucket to be launched

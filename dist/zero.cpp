@@ -34,11 +34,10 @@ std::string parameter_text(size_t index, const Tensor& param) {
 ZeroDataParallel::ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options)
     : module_(module), group_(group), options_(std::move(options)) {
   check_options(options_);
-  check_same_model("zero", module, group);
   const TensorDict parameters = module.named_parameters();
+  claim_.emplace("zero", "ZeroDataParallel", parameters);
+  check_same_model("zero", module, group);
   for (const auto& [name, param] : parameters) {
-    TARN_CHECK_AS(ValueError, !FlatUnit::is_in_one(param), "zero: ", name,
-                  " belongs to another ZeroDataParallel already; end that first");
     TARN_CHECK_AS(ValueError, !param.storage()->is_away(), "zero: ", name,
                   " went with a ZeroDataParallel of stage 3; give its module values of its own");
   }

@@ -45,11 +45,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "tarn/dist/claim.h"
 #include "tarn/dist/flat_unit.h"
 #include "tarn/dist/no_sync.h"
 #include "tarn/dist/shard_reducer.h"
@@ -93,13 +95,13 @@ struct ZeroOptions {
 class ZeroDataParallel {
  public:
   /// All ranks call it. Throws ValueError for another stage or bucket sizes that are not above 0,
-  /// if no parameter requires a gradient or one belongs to another ZeroDataParallel, and, on all
-  /// ranks, if the models differ, naming the first parameter or buffer, or train other parameters;
-  /// DeviceError if this rank's module is spread over several devices. Then it gives everyone rank
-  /// 0's values and moves the parameters that require a gradient now to buffers (stage 3: all of
-  /// them): they stay the same tensors, and are converted or moved no longer. module and group
-  /// outlive it; optimizers may go before it or after. Parameters of stage 3 cannot be read after
-  /// it is gone.
+  /// if no parameter requires a gradient or one belongs to another ZeroDataParallel or
+  /// DistributedDataParallel, and, on all ranks, if the models differ, naming the first parameter
+  /// or buffer, or train other parameters; DeviceError if this rank's module is spread over several
+  /// devices. Then it gives everyone rank 0's values and moves the parameters that require a
+  /// gradient now to buffers (stage 3: all of them): they stay the same tensors, and are converted
+  /// or moved no longer. module and group outlive it; optimizers may go before it or after.
+  /// Parameters of stage 3 cannot be read after it is gone.
   ZeroDataParallel(nn::Module& module, ProcessGroup& group, ZeroOptions options = {});
   ~ZeroDataParallel();
   ZeroDataParallel(const ZeroDataParallel&) = delete;
@@ -215,6 +217,7 @@ class ZeroDataParallel {
   nn::Module& module_;
   ProcessGroup& group_;
   ZeroOptions options_;
+  std::optional<ParameterClaim> claim_;
   std::vector<Tensor> buffers_;
   TensorDict frozen_;  // parameters that required no gradient when this was made
   std::vector<std::unique_ptr<FlatUnit>> units_;

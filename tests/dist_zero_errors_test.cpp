@@ -92,10 +92,26 @@ TEST(ZeroErrors, of_a_second_one_for_a_module) {
       zero.emplace(net, group, ZeroOptions{.stage = stage});
       EXPECT_THROWS_WITH(ZeroDataParallel(net, group), ValueError,
                          "zero: scale belongs to another ZeroDataParallel already; end that first");
+      EXPECT_THROWS_WITH(DistributedDataParallel(net, group), ValueError,
+                         "ddp: scale belongs to a ZeroDataParallel already; end that first");
       zero.reset();
       zero.emplace(net, group, ZeroOptions{.stage = 3});
     });
   }
+}
+
+TEST(ZeroErrors, of_a_module_that_ddp_has) {
+  run_local(2, [](ProcessGroup& group) {
+    ZeroNet net;
+    {
+      const DistributedDataParallel ddp(net, group);
+      EXPECT_THROWS_WITH(ZeroDataParallel(net, group), ValueError,
+                         "zero: scale belongs to a DistributedDataParallel already");
+      EXPECT_THROWS_WITH(DistributedDataParallel(net, group), ValueError,
+                         "ddp: scale belongs to another DistributedDataParallel already");
+    }
+    ZeroDataParallel(net, group);
+  });
 }
 
 TEST(ZeroErrors, of_a_second_backward_without_an_optimizer) {

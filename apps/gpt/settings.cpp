@@ -241,6 +241,13 @@ void check_settings(const GptSettings& s, const Options* options) {
     const char* flag = s.sample ? "--sample" : s.eval_only ? "--eval-only" : "--export";
     throw UsageError(std::string(flag) + " needs weights: pass --resume RUN or --init-from FILE");
   }
+  const bool only_uses = s.sample || s.eval_only || s.export_to;
+  for (const char* flag :
+       {"--model", "--n-layer", "--n-head", "--n-embd", "--block-size", "--bias", "--gelu"}) {
+    if (!only_uses || !s.resume || !options || !options->given(flag)) continue;
+    throw UsageError(std::string(flag) + ": the model is that of the run " + *s.resume +
+                     "; leave the flag out");
+  }
   if (s.export_to && (s.sample || s.eval_only)) {
     throw UsageError(std::string("--export writes weights and ends; it does not go with ") +
                      (s.sample ? "--sample" : "--eval-only"));
