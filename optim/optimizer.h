@@ -151,6 +151,7 @@ class Optimizer {
   void collect_gradients(Batch& batch);
   void finish(const Batch& batch);
   void drop_unfinished();
+  std::vector<std::string> missing_slots(const TensorDict& dict) const;
   const Tensor& param(size_t index) const { return *all_[index]; }
 
   std::vector<Group> groups_;

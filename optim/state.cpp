@@ -1,5 +1,6 @@
 // state.cpp - Optimizer::state_dict and load_state_dict.
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "tarn/core/allocator.h"
@@ -99,6 +100,37 @@ TensorDict Optimizer::state_dict() const {
   return dict;
 }
 
+// Parameters of a group have the same state, or none yet: one without a part of it would silently
+// start that part anew.
+std::vector<std::string> Optimizer::missing_slots(const TensorDict& dict) const {
+  std::vector<std::string> missing;
+  for (const Group& group : groups_) {
+    const auto has = [&](size_t k, const std::string& name) {
+      return dict.contains(state_prefix(group.first + k) + name);
+    };
+    const auto any_has = [&](const std::string& name) {
+      for (size_t k = 0; k < group.params.size(); ++k) {
+        if (has(k, name)) return true;
+      }
+      return false;
+    };
+    std::vector<std::string> wanted;
+    std::copy_if(slot_names_.begin(), slot_names_.end(), std::back_inserter(wanted), any_has);
+    if (any_has("step")) {
+      wanted.push_back("step");
+      if (wanted.size() == 1) wanted.insert(wanted.begin(), slot_names_.front());
+    }
+    for (size_t k = 0; k < group.params.size(); ++k) {
+      const auto given = std::count_if(wanted.begin(), wanted.end(),
+                                       [&](const std::string& name) { return has(k, name); });
+      for (const std::string& name : wanted) {
+        if (given > 0 && !has(k, name)) missing.push_back(state_prefix(group.first + k) + name);
+      }
+    }
+  }
+  return missing;
+}
+
 void Optimizer::load_state_dict(const TensorDict& dict) {
   std::string problems;
   std::map<std::string, size_t> owner;  // name of a state entry to its parameter
@@ -135,6 +167,7 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
                                        members->numel(), " parameters, the group has ", count);
     }
   }
+  for (const std::string& name : missing_slots(dict)) problems += "\n  missing: " + name;
   if (dict.contains(group_prefix(groups_.size()) + "params")) {
     problems += "\n  unexpected: " + group_prefix(groups_.size()) + "params";
   }

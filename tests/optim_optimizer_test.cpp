@@ -313,6 +313,31 @@ TEST(OptimizerTest, state_has_pytorchs_names) {
   EXPECT_EQ(values(s["param_groups.1.betas"]), (Values{.9, .999}));
 }
 
+TEST(OptimizerTest, a_part_of_a_state_that_is_missing_is_named) {
+  Tensor p = leaf({1, 2}), q = leaf({3}), still = leaf({4});
+  Adam adam({p, q, still}, {});
+  p.set_grad(ones({2}));
+  q.set_grad(ones({1}));
+  adam.step();
+  const TensorDict whole = adam.state_dict();
+  const auto without = [&](const std::vector<std::string>& names) {
+    TensorDict dict;
+    for (const auto& [name, value] : whole) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) dict.add(name, value);
+    }
+    return dict;
+  };
+  adam.load_state_dict(without({}));
+  adam.load_state_dict(without({"state.0.step", "state.0.exp_avg", "state.0.exp_avg_sq"}));
+  for (const char* name : {"state.0.step", "state.0.exp_avg", "state.1.exp_avg_sq"}) {
+    expect_error<ValueError>([&] { adam.load_state_dict(without({name})); },
+                             std::string("missing: ") + name);
+  }
+  const TensorDict steps =
+      without({"state.0.exp_avg", "state.0.exp_avg_sq", "state.1.exp_avg", "state.1.exp_avg_sq"});
+  expect_error<ValueError>([&] { adam.load_state_dict(steps); }, "missing: state.1.exp_avg");
+}
+
 TEST(OptimizerTest, a_state_that_does_not_fit_changes_nothing_and_is_listed) {
   Tensor p = leaf({1, 2}), q = leaf({1, 2, 3});
   SGD two({p, q}, {.lr = .1, .momentum = .9}), one({leaf({1, 2, 3})}, {.lr = .7, .momentum = .9});
