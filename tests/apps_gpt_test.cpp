@@ -255,8 +255,8 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails({"--gradient-accumulation-steps", "9223372036854775807"}, 2, "from 1 to 1048576; got ");
   fails({"--resume", ""}, 2, "--resume: expected a text that is not empty; got ''");
   fails({"--sample"}, 2, "--sample needs weights");
-  fails({"--sample", "--resume", "r", "--n-layer", "2"}, 2,
-        "--n-layer: the model is that of the run r; leave the flag out");
+  fails({"--sample", "--resume", folder / "run", "--n-layer", "2"}, 2,
+        "--n-layer: the model is that of the run " + folder / "run; leave the flag out");
   fails({"--sample", "--init-from", "none"}, 1, "weights: cannot open none: there is no such file");
   fails({"--export", folder / "x.bin"}, 2, "--export needs weights");
   fails({"--export", "x.bin", "--sample", "--init-from", "w.bin"}, 2, "does not go with --sample");
