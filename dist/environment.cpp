@@ -84,6 +84,7 @@ Environment from_rank(const Lookup& lookup, const char* because) {
   if (e.size == 1) return e;
   e.host = read.text("MASTER_ADDR");
   e.port = read.number("MASTER_PORT", 1);
+  e.start = read.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   // torchrun's static rendezvous keeps a store of its own on MASTER_PORT while the ranks run.
   if (lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True") ++e.port;
   return e;

@@ -24,6 +24,7 @@ struct Environment {
   int local_rank = 0, local_size = 1;  ///< among the ranks of this host
   std::string host = "127.0.0.1";      ///< where rank 0's store is reached
   int port = 0;                        ///< 0: not needed (a world of one)
+  int start = 0;                       ///< how often the launcher has started the job anew
   std::string launcher = "none";       ///< "RANK", "Open MPI", "Slurm" or "none"
 };
 

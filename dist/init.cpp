@@ -28,6 +28,7 @@ std::shared_ptr<Store> make_store(const Environment& e, const InitOptions& optio
       TcpStoreOptions{.host = e.host,
                       .port = e.port,
                       .server = e.rank == 0,
+                      .start = e.start,
                       .timeout = options.group.start_timeout,
                       .patience = std::clamp(options.group.timeout, Millis(1000), Millis(5000))});
 }

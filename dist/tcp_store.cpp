@@ -2,7 +2,9 @@
 #include "tarn/dist/tcp_store.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "tarn/dist/tcp_store_server.h"
 
@@ -15,23 +17,36 @@ constexpr Millis kSlice{100};
 }  // namespace
 
 TcpStore::TcpStore(const TcpStoreOptions& options)
-    : host_(options.host), port_(options.port), patience_(options.patience) {
+    : host_(options.host), port_(options.port), start_(options.start), patience_(options.patience) {
   TARN_CHECK_AS(ValueError,
                 options.port >= 0 && options.port < 65536 && (options.server || options.port > 0),
                 "store: the port must be in [1, 65535]; got ", options.port);
   if (options.server) {
-    server_ = std::make_unique<TcpStoreServer>(options.port);
+    server_ = std::make_unique<TcpStoreServer>(options.port, start_);
     port_ = server_->port();
   }
-  const auto deadline = Clock::now() + options.timeout;
-  // The server's own process need not find itself under the name the others use.
-  socket_ = Socket::connect(options.server ? "127.0.0.1" : host_, port_, deadline);
-  std::string greeting(kStoreGreeting.size(), '\0');
-  const bool same = socket_.send(kStoreGreeting.data(), kStoreGreeting.size(), deadline) &&
-                    socket_.receive(greeting.data(), greeting.size(), deadline) &&
-                    greeting == kStoreGreeting;
-  TARN_CHECK_AS(DistError, same, "store: what listens at ", host_, ":", port_,
-                " is no tarn store; is MASTER_PORT used by another program?");
+  connect(Clock::now() + options.timeout);
+}
+
+// Where a job is started anew on several hosts, rank 0 of the start before may not have ended yet.
+void TcpStore::connect(Clock::time_point deadline) {
+  const std::string mine = store_greeting(start_);
+  for (;;) {
+    // The server's own process need not find itself under the name the others use.
+    socket_ = Socket::connect(server_ ? "127.0.0.1" : host_, port_, deadline);
+    std::string greeting(mine.size(), '\0');
+    const bool tarn = socket_.send(mine.data(), mine.size(), deadline) &&
+                      socket_.receive(greeting.data(), greeting.size(), deadline) &&
+                      greeting.starts_with(kStoreName);
+    TARN_CHECK_AS(DistError, tarn, "store: what listens at ", host_, ":", port_,
+                  " is no tarn store; is MASTER_PORT used by another program?");
+    if (greeting == mine) return;
+    socket_.close();
+    TARN_CHECK_AS(TimeoutError, time_left(deadline) > kSlice, "store: rank 0 at ", host_, ":",
+                  port_, " is of another start of the job (TORCHELASTIC_RESTART_COUNT ",
+                  std::atoi(greeting.c_str() + kStoreName.size()), ", here ", start_, ")");
+    std::this_thread::sleep_for(kSlice);
+  }
 }
 
 TcpStore::~TcpStore() = default;

@@ -19,8 +19,9 @@ class TcpStoreServer;
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";
-  int port = 29500;                ///< 0 with server: any free one, see TcpStore::port()
-  bool server = false;             ///< serve from this process: rank 0 alone
+  int port = 29500;     ///< 0 with server: any free one, see TcpStore::port()
+  bool server = false;  ///< serve from this process: rank 0 alone
+  int start = 0;        ///< of the job, by its launcher: a server of another is left alone
   Millis timeout = kStoreTimeout;  ///< until the server can be reached
   /// The server answers at once; what takes longer than this is a dead host or a stopped rank 0.
   Millis patience{5000};
@@ -28,8 +29,8 @@ struct TcpStoreOptions {
 
 class TcpStore final : public Store {
  public:
-  /// Throws DistError if the port is in use, TimeoutError if the server cannot be reached,
-  /// DistError if something else listens there.
+  /// Throws DistError if the port is in use, TimeoutError if the server cannot be reached or is, to
+  /// the end, that of another start of the job, DistError if something else listens there.
   explicit TcpStore(const TcpStoreOptions& options);
   ~TcpStore() override;
 
@@ -46,10 +47,11 @@ class TcpStore final : public Store {
     bool found = false;
     std::string value;
   };
+  void connect(Clock::time_point deadline);
   Reply ask(char op, const std::string& key, const std::string& value, Millis limit);
 
   std::string host_;
-  int port_;
+  int port_, start_;
   Millis patience_;
   std::unique_ptr<TcpStoreServer> server_;
   std::mutex turn_, mutex_;  // one question at a time on the connection

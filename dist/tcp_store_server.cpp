@@ -25,7 +25,14 @@ void append_text(std::string& out, std::string_view text) {
 
 }  // namespace
 
-TcpStoreServer::TcpStoreServer(int port) : listener_(Socket::listen(port)) {
+std::string store_greeting(int start) {
+  const std::string number = std::to_string(start);
+  return std::string(kStoreName) + std::string(10 - std::min<size_t>(10, number.size()), '0') +
+         number + "\n";
+}
+
+TcpStoreServer::TcpStoreServer(int port, int start)
+    : greeting_(store_greeting(start)), listener_(Socket::listen(port)) {
   port_ = listener_.port();
   TARN_CHECK_AS(DistError, ::pipe2(wake_pipe_, O_CLOEXEC | O_NONBLOCK) == 0,
                 "store: cannot make a pipe: ", std::strerror(errno));
@@ -88,7 +95,7 @@ void TcpStoreServer::accept_all() {
                   {}};
     if (!client.socket) return;
     clients_.push_back(std::move(client));
-    clients_.back().out = kStoreGreeting;
+    clients_.back().out = greeting_;
     write(clients_.back());
   }
 }
@@ -107,10 +114,10 @@ void TcpStoreServer::read(Client& client) {
     }
   }
   if (!client.greeted) {
-    if (client.in.size() < kStoreGreeting.size()) return;
-    client.greeted = client.in.starts_with(kStoreGreeting);
+    if (client.in.size() < greeting_.size()) return;
+    client.greeted = client.in.starts_with(greeting_);
     client.dead = !client.greeted;
-    client.in.erase(0, kStoreGreeting.size());
+    client.in.erase(0, greeting_.size());
   }
   while (!client.dead && take_request(client)) {
   }

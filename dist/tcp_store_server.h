@@ -1,8 +1,8 @@
 // tcp_store_server.h - the side of TcpStore that holds the map.
 //
 // A request is op (1 byte), limit in ms (u32), key and value (each u32 length and bytes); a reply
-// is found (1 byte) and a value. Numbers are little-endian. A connection starts with kStoreGreeting
-// both ways, so that whatever else listens on the port is noticed.
+// is found (1 byte) and a value. Numbers are little-endian. A connection starts with
+// store_greeting() both ways, so that whatever else listens on the port is noticed.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,9 @@
 
 namespace tarn::dist {
 
-inline constexpr std::string_view kStoreGreeting = "tarn-store-1\n";
+inline constexpr std::string_view kStoreName = "tarn-store-2 ";
+/// What both sides begin with: the name, and the start of the job in as many bytes for each.
+std::string store_greeting(int start);
 inline constexpr uint32_t kMaxStoreBytes = 64u << 20;
 
 enum StoreOp : char { kStoreSet = 'S', kStoreGet = 'G', kStoreAdd = 'A', kStoreErase = 'E' };
@@ -26,7 +28,7 @@ enum StoreOp : char { kStoreSet = 'S', kStoreGet = 'G', kStoreAdd = 'A', kStoreE
 /// Serves until destroyed. The map is touched by its thread alone.
 class TcpStoreServer {
  public:
-  explicit TcpStoreServer(int port);
+  TcpStoreServer(int port, int start);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   int port() const { return port_; }
@@ -51,6 +53,7 @@ class TcpStoreServer {
   void wake(const std::string& key);
   int poll_all();
 
+  const std::string greeting_;
   Socket listener_;
   int port_;
   int wake_pipe_[2] = {-1, -1};

@@ -197,9 +197,9 @@ TEST(TcpStore, a_server_that_has_stopped_holds_nobody_longer_than_the_patience) 
     pollfd connection{listener.fd(), POLLIN, 0};  // which does not block
     ::poll(&connection, 1, 20000);
     Socket client(::accept(listener.fd(), nullptr, nullptr));
-    std::string greeting(kStoreGreeting.size(), ' ');
+    std::string greeting = store_greeting(0);
+    client.send(greeting.data(), greeting.size(), deadline);
     client.receive(greeting.data(), greeting.size(), deadline);
-    client.send(kStoreGreeting.data(), kStoreGreeting.size(), deadline);
     char last;
     while (client.receive(&last, 1, deadline)) {
     }
@@ -223,6 +223,24 @@ TEST(TcpStore, clients_wait_for_a_server_that_starts_later) {
   });
   std::this_thread::sleep_for(Millis(60));
   TcpStore server({.port = port, .server = true});
+  server.set("k", "v");
+  client.join();
+  EXPECT_EQ(got, "v");
+}
+
+TEST(TcpStore, clients_wait_for_the_server_of_their_own_start_of_the_job) {
+  auto before = std::make_unique<TcpStore>(TcpStoreOptions{.port = 0, .server = true, .start = 1});
+  const int port = before->port();
+  EXPECT_THROWS_WITH(TcpStore({.port = port, .start = 2, .timeout = Millis(300)}), TimeoutError,
+                     "is of another start of the job (TORCHELASTIC_RESTART_COUNT 1, here 2)");
+  std::string got;
+  std::thread client([&] {
+    TcpStore store({.port = port, .start = 2, .timeout = Millis(20000)});
+    got = store.get("k");
+  });
+  std::this_thread::sleep_for(Millis(150));
+  before.reset();
+  TcpStore server({.port = port, .server = true, .start = 2});
   server.set("k", "v");
   client.join();
   EXPECT_EQ(got, "v");
