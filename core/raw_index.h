@@ -3,8 +3,9 @@
 // Indices are i64 or i32 and may not be negative, except in `index` and `index_put`, where -1 is
 // the last. An index outside its range throws IndexError that names it, its position and the range;
 // on a GPU whoever next waits for the device gets the error (index_check.h).
-// Where a place is written twice, the later in row-major order wins; sums are made in that order.
-// Halves are summed in f32 and rounded once.
+// Where a place is written twice, the later in row-major order wins; sums are made in that order,
+// on a GPU in parts of it where a place gets more than some hundreds (segment_sums.cuh). Halves are
+// summed in f32 and rounded once.
 #pragma once
 
 #include <span>

@@ -130,14 +130,19 @@ __device__ void differentiate(const AttentionShape& p, int64_t b, int64_t h, int
                               const C* logsumexp, const C* delta, ScoreTile<C>& weights,
                               ScoreTile<C>& gradients) {
 #pragma unroll 1
-  for (int e = 0; e < kSub * kSub; ++e) {
-    const int row = thread_row() + e / kSub, column = thread_column() + e % kSub;
-    const int t = t0 + column, key = k0 + row;
-    C &score = weights.at[row][column], &gradient = gradients.at[row][column];
-    const C weight = probability(p, b, h, t, key, score, logsumexp);
-    const C kept = p.dropout > 0 ? dropout_factor<C>(p, b, h, t, key) : C(1);
-    score = weight * kept;
-    gradient = weight * (gradient * kept - (t < p.queries ? delta[t] : C(0)));
+  for (int j = 0; j < kSub; ++j) {
+    const int column = thread_column() + j, t = t0 + column;
+    const C subtract = t < p.queries ? delta[t] : C(0);
+    C kept[kSub] = {C(1), C(1), C(1), C(1)};
+    if (p.dropout > 0) dropout_factors(p, b, h, t, k0 + thread_row(), kept);
+#pragma unroll
+    for (int i = 0; i < kSub; ++i) {
+      const int row = thread_row() + i;
+      C &score = weights.at[row][column], &gradient = gradients.at[row][column];
+      const C weight = probability(p, b, h, t, k0 + row, score, logsumexp);
+      score = weight * kept[i];
+      gradient = weight * (gradient * kept[i] - subtract);
+    }
   }
 }
 

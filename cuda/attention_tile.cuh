@@ -134,28 +134,44 @@ __device__ __forceinline__ int thread_column() {
   return static_cast<int>(threadIdx.x) % (kTile / kSub) * kSub;
 }
 
-/// 1 / (1 - p) if dropout keeps the probability of (t, key), else 0.
+/// 1 / (1 - p) where dropout keeps the probability of (t, key + j), else 0. A turn of the generator
+/// makes the numbers of four keys, so one will do where rows are whole groups of four, else two.
 template <class C>
-__device__ __forceinline__ C dropout_factor(const AttentionShape& p, int64_t b, int64_t h, int t,
-                                            int key) {
+__device__ __forceinline__ void dropout_factors(const AttentionShape& p, int64_t b, int64_t h,
+                                                int t, int key, C (&out)[kSub]) {
+  static_assert(kSub == 4);
   const auto at = static_cast<uint64_t>(((b * p.heads + h) * p.queries + t) * p.keys + key);
   const Philox4 r = philox(p.state, at / 4);
-  const unsigned lane = static_cast<unsigned>(at % 4);
-  const uint32_t word = lane < 2 ? (lane == 0 ? r.v[0] : r.v[1]) : (lane == 2 ? r.v[2] : r.v[3]);
-  if (word < draws::threshold(p.dropout)) return C(0);
-  return p.dropout < 1 ? static_cast<C>(1 / (1 - p.dropout)) : C(0);
+  uint32_t words[8] = {r.v[0], r.v[1], r.v[2], r.v[3]};
+  if (at % 4 != 0) {  // shifted down without an index, which would put the words into memory
+    const Philox4 next = philox(p.state, at / 4 + 1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[4 + i] = next.v[i];
+#pragma unroll
+    for (int i = 0; i < 7; ++i) words[i] = at % 2 ? words[i + 1] : words[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = at / 2 % 2 ? words[i + 2] : words[i];
+  }
+  const uint64_t threshold = draws::threshold(p.dropout);
+  const C kept = p.dropout < 1 ? static_cast<C>(1 / (1 - p.dropout)) : C(0);
+#pragma unroll
+  for (int j = 0; j < kSub; ++j) out[j] = words[j] < threshold ? C(0) : kept;
 }
 
 /// With dropout, the factors of this thread's elements of a tile that begins at (t0, k0), into the
-/// tile. Rolled up: sixteen copies of the generator would not leave enough registers.
+/// tile. Rolled up: four copies of the generator would not leave enough registers.
 template <class C>
 __device__ __forceinline__ void put_dropout_factors(const AttentionShape& p, int64_t b, int64_t h,
                                                     int t0, int k0, ScoreTile<C>& tile) {
   if (p.dropout == 0) return;
+  const int column = thread_column();
 #pragma unroll 1
-  for (int e = 0; e < kSub * kSub; ++e) {
-    const int row = thread_row() + e / kSub, column = thread_column() + e % kSub;
-    tile.at[row][column] = dropout_factor<C>(p, b, h, t0 + row, k0 + column);
+  for (int i = 0; i < kSub; ++i) {
+    const int row = thread_row() + i;
+    C factors[kSub];
+    dropout_factors(p, b, h, t0 + row, k0 + column, factors);
+#pragma unroll
+    for (int j = 0; j < kSub; ++j) tile.at[row][column + j] = factors[j];
   }
 }
 

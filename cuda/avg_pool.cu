@@ -1,8 +1,10 @@
 // avg_pool.cu - average pooling, plain and adaptive, and its gradient.
 //
-// As pool.cu; sums are in the compute type and rounded once. Large windows over row-major planes (a
-// global average) are adjacent memory: there a warp shares the window, so that reads are coalesced.
+// As pool.cu; sums are in the compute type and rounded once. Large windows (a global average) are
+// shared: over row-major planes they are adjacent memory, which a warp reads; over channels_last
+// images, where results are few, a block goes along the channels and the pixels.
 #include "tarn/core/mul_add.h"
+#include "tarn/cuda/columns.cuh"
 #include "tarn/cuda/grid.cuh"
 #include "tarn/cuda/pool.h"
 #include "tarn/cuda/pool_windows.cuh"
@@ -64,6 +66,91 @@ __global__ void __launch_bounds__(kPoolThreads, 4)
   }
 }
 
+/// Windows for blocks of `wide` vectors of channels; the other threads share the pixels.
+struct SharedWindows {
+  int64_t windows;
+  int wide, groups;  ///< groups: blocks for the channels of a window
+
+  SharedWindows(const PoolShape& shape, int width)
+      : windows(shape.images * shape.h.out * shape.w.out) {
+    constexpr int64_t kEnough = 512;
+    const int least = width == 1 ? 16 : 4;  // at least 32 bytes in a row
+    const int vectors = shape.channels / width;
+    wide = power_of_two_from(vectors, kWarp);
+    while (wide > least && windows * ceil_div(vectors, wide) < kEnough) wide /= 2;
+    groups = static_cast<int>(ceil_div(vectors, wide));
+  }
+  int64_t items() const { return windows * groups; }
+};
+
+template <class A, int V>
+struct AddVectors {
+  __device__ Vec<A, V> operator()(const Vec<A, V>& a, const Vec<A, V>& b) const {
+    Vec<A, V> sum;
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum.v[k] = a.v[k] + b.v[k];
+    return sum;
+  }
+};
+
+/// The sum of this thread's pixels of a window: every `deep`-th from `place` on. `from`: the image.
+template <class T, int V>
+__device__ __forceinline__ Vec<compute_t<T>, V> sum_pixels(const T* from, const PoolShape& shape,
+                                                           const PoolAxis::Window& h,
+                                                           const PoolAxis::Window& w,
+                                                           const ColumnPlace& at) {
+  Vec<compute_t<T>, V> sum = {};
+  const int width = w.last - w.first, height = h.last - h.first;
+  if (width <= 0 || height <= 0) return sum;
+  const int skip = at.deep % width;
+  const int64_t step = int64_t{at.deep / width} * shape.w.in + skip;
+  int column = at.place % width;
+  int64_t pixel = int64_t{h.first + at.place / width} * shape.w.in + w.first + column;
+  const int64_t pixels = int64_t{width} * height;
+#pragma unroll 4
+  for (int64_t i = at.place; i < pixels; i += at.deep) {
+    const Vec<T, V> v = load_vec<V>(from + pixel * shape.channels);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum.v[k] += static_cast<compute_t<T>>(v.v[k]);
+    column += skip;
+    pixel += step;
+    if (column >= width) {
+      column -= width;
+      pixel += shape.w.in - width;
+    }
+  }
+  return sum;
+}
+
+/// One window and some channels per block.
+template <class T, int V>
+__global__ void __launch_bounds__(kPoolThreads, 4)
+    block_avg_pool(const T* x, PoolShape shape, SharedWindows work, int64_t items, T* y) {
+  using A = compute_t<T>;
+  static_assert(kPoolThreads == kColumnThreads);
+  __shared__ Vec<A, V> shared[kPoolThreads];
+  const ColumnPlace at(work.wide, false);
+  for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const int64_t o = item / work.groups, row = shape.w.by_out.divide(o);
+    const int64_t image = shape.h.by_out.divide(row);
+    const auto h = shape.h.window(static_cast<int>(row - image * shape.h.out));
+    const auto w = shape.w.window(static_cast<int>(o - row * shape.w.out));
+    const int c = (static_cast<int>(item - o * work.groups) * work.wide + at.column) * V;
+    Vec<A, V> sum = {};
+    if (c < shape.channels) {
+      const T* from = x + image * shape.h.in * shape.w.in * shape.channels + c;
+      sum = sum_pixels<T, V>(from, shape, h, w, at);
+    }
+    sum = reduce_column(sum, at, shared, AddVectors<A, V>());
+    if (at.place != 0 || c >= shape.channels) continue;
+    const A divisor = shape.divisor<A>(h, w);
+    Vec<T, V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) out.v[k] = T(sum.v[k] / divisor);
+    store_vec(y + o * shape.channels + c, out);
+  }
+}
+
 template <class T, int V>
 __global__ void __launch_bounds__(kPoolThreads, 4)
     avg_pool_backward(const T* gy, PoolShape shape, PoolGrid grid, T* gx) {
@@ -95,6 +182,7 @@ __global__ void __launch_bounds__(kPoolThreads, 4)
 
 void avg_pool2d(const Tensor& x_in, const Pool2dOptions& options, const Tensor& y_in,
                 Stream stream) {
+  constexpr int64_t kFewVectors = 1 << 15;  // threads that would not hide the latency of memory
   const PoolShape shape(x_in, y_in, options);
   // Numbers per window, about.
   const int64_t area = options.adaptive
@@ -110,6 +198,12 @@ void avg_pool2d(const Tensor& x_in, const Pool2dOptions& options, const Tensor& 
       return;
     }
     visit_pool_width<T>(shape, {x, y}, [&](auto width) {
+      if (area >= kWarp && y_in.numel() / width <= kFewVectors) {
+        const SharedWindows work(shape, width);
+        launch(block_avg_pool<T, width>, blocks_for(work.items(), 1, stream), kPoolThreads, 0,
+               stream, x, shape, work, work.items(), y);
+        return;
+      }
       const PoolGrid grid(shape.images * shape.h.out, shape.w.out, shape.channels, width);
       launch(avg_pool<T, width>, grid.blocks(stream), kPoolThreads, 0, stream, x, shape, grid, y);
     });

@@ -31,10 +31,8 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   using A = compute_t<T>;
   constexpr int kC = kThreadChannels<V, kColumns>;
   __shared__ double buffer[kSumBuffer<V, kColumns>];
-  __shared__ double other[kColumns ? kWarp * V : 1];
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     TileWalk<V, kColumns> walk(t, tile);
-    const int own = kColumns ? static_cast<int>(threadIdx.x) % t.tx * V : 0;
     double sum[kC] = {};
     if (walk.left > 0) {
       const Vec<T, V> first = load_vec<V>(x + walk.at);
@@ -44,7 +42,9 @@ __global__ void __launch_bounds__(kNormThreads, 2)
     sum_tile<V, kColumns>(sum, t.tx, buffer);
     A shift[kC];
 #pragma unroll
-    for (int k = 0; k < kC; ++k) shift[k] = static_cast<A>(buffer[own + k] / walk.threads(t));
+    for (int k = 0; k < kC; ++k) {
+      shift[k] = static_cast<A>(buffer[sum_place<kColumns>(t.tx, k)] / walk.threads(t));
+    }
 
     A sums[V] = {}, squares[V] = {};
     Vec<T, V> in[kBatch];
@@ -67,19 +67,21 @@ __global__ void __launch_bounds__(kNormThreads, 2)
       square[kColumns ? k : 0] += squares[k];
     }
     sum_tile<V, kColumns>(sum, t.tx, buffer);
-    const int columns = kColumns ? t.tx * V : 1, c = static_cast<int>(threadIdx.x);
-    if (c < columns) other[c] = buffer[c];
     // The owner of a channel writes it, so each owner passes on its shift.
-    sum_tile<V, kColumns>(square, t.tx, buffer);
-    const double n = walk.count();
-    if (static_cast<int>(threadIdx.x) < t.tx && (kColumns || threadIdx.x == 0)) {
+    const bool owner = static_cast<int>(threadIdx.x) < (kColumns ? t.tx : 1);
+    if (owner) {
 #pragma unroll
-      for (int k = 0; k < kC; ++k) {
-        if (walk.channel + k >= t.channels) break;
-        const double total = other[own + k], off = total / n;
-        parts[walk.slice * t.channels + walk.channel + k] = {n, shift[k] + off,
-                                                             buffer[own + k] - total * off};
-      }
+      for (int k = 0; k < kC; ++k) sum[k] = buffer[sum_place<kColumns>(t.tx, k)];
+    }
+    sum_tile<V, kColumns>(square, t.tx, buffer);
+    if (!owner) continue;
+    const double n = walk.count();
+#pragma unroll
+    for (int k = 0; k < kC; ++k) {
+      if (walk.channel + k >= t.channels) break;
+      const double off = sum[k] / n, squares_sum = buffer[sum_place<kColumns>(t.tx, k)];
+      parts[walk.slice * t.channels + walk.channel + k] = {n, shift[k] + off,
+                                                           squares_sum - sum[k] * off};
     }
   }
 }

@@ -86,17 +86,17 @@ __global__ void __launch_bounds__(kNormThreads, 2)
     }
     // The first row of threads owns the channels.
     const bool owner = static_cast<int>(threadIdx.x) < (kColumns ? t.tx : 1);
-    const int own = kColumns ? static_cast<int>(threadIdx.x) * V : 0;
     sum_tile<V, kColumns>(sum, t.tx, buffer);
     if (owner) {
 #pragma unroll
-      for (int k = 0; k < kC; ++k) sum[k] = buffer[own + k];
+      for (int k = 0; k < kC; ++k) sum[k] = buffer[sum_place<kColumns>(t.tx, k)];
     }
     sum_tile<V, kColumns>(dot, t.tx, buffer);
     if (owner && walk.channel < t.channels) {
 #pragma unroll
       for (int k = 0; k < kC; ++k) {
-        parts[walk.slice * t.channels + walk.channel + k] = {sum[k], buffer[own + k]};
+        parts[walk.slice * t.channels + walk.channel + k] = {sum[k],
+                                                             buffer[sum_place<kColumns>(t.tx, k)]};
       }
     }
   }

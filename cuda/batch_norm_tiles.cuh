@@ -52,11 +52,17 @@ inline NormTiles make_norm_tiles(const Tensor& x, bool aligned) {
     return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min(fast / v, most))));
   };
   if (t.columns) {
-    constexpr int64_t kRows = 64;  // per thread
+    constexpr int64_t kMostRows = 64, kLeastRows = 8;  // per thread
+    constexpr int64_t kEnoughTiles = 512;
     t.outer = batch * t.length;
     t.tx = threads(kWarp);
     t.channel_tiles = ceil_div(t.channels, t.tx * v);
-    t.outer_step = std::max(kNormThreads / t.tx * kRows, ceil_div(t.outer, kMostSlices));
+    int64_t rows = kMostRows;
+    const auto step = [&] { return kNormThreads / t.tx * rows; };
+    while (rows > kLeastRows && t.channel_tiles * ceil_div(t.outer, step()) < kEnoughTiles) {
+      rows /= 2;
+    }
+    t.outer_step = std::max(step(), ceil_div(t.outer, kMostSlices));
     t.slices = ceil_div(t.outer, t.outer_step);
     return t;
   }
@@ -165,21 +171,29 @@ inline constexpr int kThreadChannels = kColumns ? V : 1;
 template <int V, bool kColumns>
 inline constexpr int kSumBuffer = kColumns ? kNormThreads* V : kWarp;
 
+/// Where sum_tile leaves the sum of channel k of a thread.
+template <bool kColumns>
+__device__ __forceinline__ int sum_place(int tx, int k) {
+  return kColumns ? k * kNormThreads + static_cast<int>(threadIdx.x) % tx : 0;
+}
+
 /// Adds value[k] over the threads that share channel k. All threads must call; afterwards the sums
-/// of the tile's channels stand in buffer[0 ...], until the next barrier but one.
+/// stand in buffer[sum_place(tx, k)], until the next barrier but one.
 template <int V, bool kColumns>
 __device__ void sum_tile(const double (&value)[kThreadChannels<V, kColumns>], int tx,
                          double* buffer) {
   __syncthreads();  // whoever still reads the last sums
   if constexpr (kColumns) {
-    const int columns = tx * V;
+    const int thread = static_cast<int>(threadIdx.x);
+    // Channel k of all threads lies together: a warp stores to different banks.
 #pragma unroll
-    for (int k = 0; k < V; ++k) buffer[static_cast<int>(threadIdx.x) * V + k] = value[k];
+    for (int k = 0; k < V; ++k) buffer[k * kNormThreads + thread] = value[k];
     __syncthreads();
-    for (int c = static_cast<int>(threadIdx.x); c < columns; c += kNormThreads) {
+    for (int c = thread; c < tx * V; c += kNormThreads) {
+      double* const column = buffer + c / tx * kNormThreads + c % tx;
       double sum = 0;
-      for (int i = c; i < kNormThreads * V; i += columns) sum += buffer[i];
-      buffer[c] = sum;  // only this thread has read this place
+      for (int i = 0; i < kNormThreads; i += tx) sum += column[i];
+      *column = sum;  // only this thread has read this place
     }
   } else {
     const double sum = block_reduce(value[0], 0.0, buffer, Sum());

@@ -35,9 +35,10 @@ struct InputRows {
   __device__ InputRows(const ConvShape& shape, const ConvDivisors& divisors, const T* x,
                        int64_t first, int group)
       : p(shape), d(divisors) {
+    const Place start = place_of(first, d.y_image);
 #pragma unroll
     for (int i = 0; i < kSub; ++i) {
-      const Place at = place_of(first, Order::line(i), d.y_image);
+      const Place at = place_from(start, Order::line(i), d.y_image);
       const Split pixel = split(at.rest, d.y_row);
       images[i] = x + at.image * p.x_image() + group * p.cg();
       ih[i] = at.image < p.n ? pixel.quotient * p.stride_h - p.pad_h : kOutside;
@@ -72,9 +73,10 @@ struct GradientRows {
   __device__ GradientRows(const ConvShape& shape, const ConvDivisors& divisors, const T* gy,
                           int64_t first, int group)
       : p(shape), d(divisors) {
+    const Place start = place_of(first, d.x_image);
 #pragma unroll
     for (int i = 0; i < kSub; ++i) {
-      const Place at = place_of(first, Order::line(i), d.x_image);
+      const Place at = place_from(start, Order::line(i), d.x_image);
       const Split pixel = split(at.rest, d.x_row);
       images[i] = gy + at.image * p.y_image() + group * p.kg();
       h[i] = at.image < p.n ? pixel.quotient : kOutside;

@@ -50,12 +50,12 @@ struct InputColumns {
   const ConvShape& p;
   const ConvDivisors& d;
   const T* x;
-  int64_t first_pixel;
+  Place start;  // of the first pixel
   int pixels, r, s, channel;
 
   __device__ InputColumns(const ConvShape& shape, const ConvDivisors& divisors, const T* data,
                           int64_t begin, int count, int group, int first_column)
-      : p(shape), d(divisors), x(data), first_pixel(begin), pixels(count) {
+      : p(shape), d(divisors), x(data), start(place_of(begin, divisors.y_image)), pixels(count) {
     const Split tap = split(first_column + Order::line(0), d.cg);
     const Split rs = split(tap.quotient, d.s);
     r = rs.quotient, s = rs.rest;
@@ -67,7 +67,7 @@ struct InputColumns {
       const int pixel = first + Order::depth(i);
       out[i] = C(0);
       if (r >= p.r || pixel >= pixels) continue;
-      const Place at = place_of(first_pixel, pixel, d.y_image);
+      const Place at = place_from(start, pixel, d.y_image);
       const Split o = split(at.rest, d.y_row);
       const int ih = input_of(o.quotient, r, p.stride_h, p.dilation_h, p.pad_h);
       const int iw = input_of(o.rest, s, p.stride_w, p.dilation_w, p.pad_w);
@@ -155,9 +155,10 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = static_cast<int64_t>(chunk) * chunks.length;
     const int64_t left = p.y_pixels() - begin;
     const int pixels = static_cast<int>(left < chunks.length ? left : chunks.length);
+    const Place start = place_of(begin, d.y_image);
     C sum = C(0);
     for (int i = static_cast<int>(threadIdx.x) / kLanes; k < p.k && i < pixels; i += kPixelLanes) {
-      const Place at = place_of(begin, i, d.y_image);
+      const Place at = place_from(start, i, d.y_image);
       const Split o = split(at.rest, d.y_row);
       const int ih = input_of(o.quotient, rs.quotient, p.stride_h, p.dilation_h, p.pad_h);
       const int iw = input_of(o.rest, rs.rest, p.stride_w, p.dilation_w, p.pad_w);

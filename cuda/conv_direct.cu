@@ -21,7 +21,7 @@ __global__ void conv_direct_forward_kernel(ConvShape p, ConvDivisors d, FastDivi
   const int64_t count = p.n * p.y_image(), step = grid_step();
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x; first < count;
        first += step) {
-    const Place at = place_of(first, static_cast<int>(threadIdx.x), y_image);
+    const Place at = place_from(place_of(first, y_image), static_cast<int>(threadIdx.x), y_image);
     if (at.image >= p.n) return;
     const Split pixel = split(at.rest, channels);
     const Split out = split(pixel.quotient, d.y_row);
@@ -54,7 +54,7 @@ __global__ void conv_direct_backward_data_kernel(ConvShape p, ConvDivisors d, Fa
   const int64_t count = p.n * p.x_image(), step = grid_step();
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x; first < count;
        first += step) {
-    const Place at = place_of(first, static_cast<int>(threadIdx.x), x_image);
+    const Place at = place_from(place_of(first, x_image), static_cast<int>(threadIdx.x), x_image);
     if (at.image >= p.n) return;
     const Split pixel = split(at.rest, channels);
     const Split in = split(pixel.quotient, d.x_row);

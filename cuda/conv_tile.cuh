@@ -126,17 +126,21 @@ __device__ __forceinline__ Split split(int n, const FastDivisor& by) {
   return {static_cast<int>(q), static_cast<int>(static_cast<uint32_t>(n) - q * by.divisor)};
 }
 
-/// first + offset items in, counted through images of `per_image` items each: which image, and
-/// the rest. `first` is the same for the block, which so pays for one 64-bit division.
+/// So many items in, counted through images of `per_image` items each: which image, and the rest.
 struct Place {
   int64_t image;
   int rest;
 };
-__device__ __forceinline__ Place place_of(int64_t first, int offset, const FastDivisor& per_image) {
-  const int64_t image = first / per_image.divisor;
-  const int rest = static_cast<int>(first - image * per_image.divisor) + offset;
-  const Split more = split(rest, per_image);
-  return {image + more.quotient, more.rest};
+/// Costs a 64-bit division: for where many start from, outside of loops.
+__device__ __forceinline__ Place place_of(int64_t item, const FastDivisor& per_image) {
+  const int64_t image = item / per_image.divisor;
+  return {image, static_cast<int>(item - image * per_image.divisor)};
+}
+/// `offset` items further.
+__device__ __forceinline__ Place place_from(const Place& start, int offset,
+                                            const FastDivisor& per_image) {
+  const Split more = split(start.rest + offset, per_image);
+  return {start.image + more.quotient, more.rest};
 }
 
 /// The input pixel that output row or column `out` sees through filter element `tap`.

@@ -1,8 +1,8 @@
 // cross_entropy.cu - softmax and cross entropy in one pass over the logits, and its gradient.
 //
-// A warp or a block takes a row. Forward reads size(T) bytes per logit and writes four numbers per
-// row (label smoothing reads the row again, mostly from the caches); the probabilities are never
-// stored. Backward reads and writes size(T) bytes per logit.
+// Some lanes, a warp or a block take a row. Forward reads size(T) bytes per logit and writes four
+// numbers per row (label smoothing reads the row again, mostly from the caches); the probabilities
+// are never stored. Backward reads and writes size(T) bytes per logit.
 #include "tarn/cuda/row.cuh"
 #include "tarn/cuda/scratch.h"
 #include "tarn/cuda/softmax.h"
@@ -120,23 +120,75 @@ __global__ void __launch_bounds__(kRowBlock, 3)
   }
 }
 
-/// totals = {sum of loss, sum of the weights in stats, their quotient}, by one block.
+struct Totals {
+  double loss, weight;
+  __device__ Totals operator+(const Totals& o) const { return {loss + o.loss, weight + o.weight}; }
+};
+
+/// What totals are made of: rows, or parts of them that were added up before.
+template <class A>
+struct RowTotals {
+  const A *loss, *stats;
+  __device__ __forceinline__ Totals at(int64_t row) const {
+    return {static_cast<double>(loss[row]), static_cast<double>(stats[3 * row + 2])};
+  }
+};
+struct PartTotals {
+  const Totals* parts;
+  __device__ __forceinline__ Totals at(int64_t part) const { return parts[part]; }
+};
+
+/// The sum of [begin, end), by a block.
+template <class Source>
+__device__ __forceinline__ Totals block_totals(const Source& source, int64_t begin, int64_t end,
+                                               Totals* shared) {
+  Totals sum = {0, 0};
+#pragma unroll 4
+  for (int64_t i = begin + threadIdx.x; i < end; i += kTotalThreads) sum = sum + source.at(i);
+  return block_reduce(sum, Totals{0, 0}, shared, Sum());
+}
+
+/// parts[i] = totals of the rows [i * length, (i + 1) * length).
 template <class A>
 __global__ void __launch_bounds__(kTotalThreads)
-    cross_entropy_totals(const A* loss, const A* stats, int64_t rows, A* totals) {
-  __shared__ double shared[kWarp];
-  double sum = 0, weight = 0;
-#pragma unroll 4
-  for (int64_t r = threadIdx.x; r < rows; r += kTotalThreads) {
-    sum += loss[r];
-    weight += stats[3 * r + 2];
+    cross_entropy_parts(RowTotals<A> source, int64_t rows, int64_t length, int64_t count,
+                        Totals* parts) {
+  __shared__ Totals shared[kWarp];
+  for (int64_t part = blockIdx.x; part < count; part += gridDim.x) {
+    const int64_t begin = part * length;
+    const Totals sum = block_totals(source, begin, min(begin + length, rows), shared);
+    if (threadIdx.x == 0) parts[part] = sum;
   }
-  sum = block_reduce(sum, 0.0, shared, Sum());
-  weight = block_reduce(weight, 0.0, shared, Sum());
+}
+
+/// totals = {sum of loss, sum of the weights in stats, their quotient}, by one block.
+template <class A, class Source>
+__global__ void __launch_bounds__(kTotalThreads)
+    cross_entropy_totals(Source source, int64_t n, A* totals) {
+  __shared__ Totals shared[kWarp];
+  const Totals sum = block_totals(source, 0, n, shared);
   if (threadIdx.x != 0) return;
-  totals[0] = static_cast<A>(sum);
-  totals[1] = static_cast<A>(weight);
-  totals[2] = static_cast<A>(sum / weight);
+  totals[0] = static_cast<A>(sum.loss);
+  totals[1] = static_cast<A>(sum.weight);
+  totals[2] = static_cast<A>(sum.loss / sum.weight);
+}
+
+/// Many rows are cut into parts that depend on their number only.
+template <class A>
+void add_up(const RowTotals<A>& source, int64_t rows, A* totals, Stream stream) {
+  constexpr int64_t kPartRows = 4096, kMostRows = 16384;  // of one block
+  if (rows <= kMostRows) {
+    launch(cross_entropy_totals<A, RowTotals<A>>, 1, kTotalThreads, 0, stream, source, rows,
+           totals);
+    return;
+  }
+  const int64_t length = std::max(kPartRows, ceil_div(rows, kPartRows));
+  const int64_t count = ceil_div(rows, length);
+  const Scratch parts(static_cast<size_t>(count) * sizeof(Totals), stream);
+  launch(cross_entropy_parts<A>, blocks_for(count, 1, stream), kTotalThreads, 0, stream, source,
+         rows, length, count, parts.as<Totals>());
+  launch(cross_entropy_totals<A, PartTotals>, 1, kTotalThreads, 0, stream,
+         PartTotals{parts.as<Totals>()}, count, totals);
 }
 
 template <class T>
@@ -205,8 +257,7 @@ void cross_entropy(const Tensor& logits, const Tensor& target, const Tensor& wei
     const int group = row_threads(n);
     launch(cross_entropy_rows<T>, blocks_for(rows, kRowBlock / group, stream), kRowBlock, 0, stream,
            job, loss, group);
-    launch(cross_entropy_totals<A>, 1, kTotalThreads, 0, stream, loss, job.stats, rows,
-           static_cast<A*>(totals.data()));
+    add_up(RowTotals<A>{loss, job.stats}, rows, static_cast<A*>(totals.data()), stream);
   });
 }
 

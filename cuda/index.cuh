@@ -76,4 +76,8 @@ __device__ __forceinline__ T add_scaled(T out, T alpha, T src) {
   }
 }
 
+/// What a sum of T begins with: 0, for floats -0, to which adding changes no number.
+template <class T>
+inline constexpr T kNothing = static_cast<T>(-0.0);
+
 }  // namespace tarn::cuda

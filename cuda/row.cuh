@@ -1,4 +1,5 @@
-// row.cuh - a warp or a block over the elements of a row, and the softmax statistics of one.
+// row.cuh - a part of a warp, a warp or a block over the elements of a row, and the softmax
+// statistics of one.
 #pragma once
 
 #include "tarn/core/cast.h"
@@ -11,8 +12,10 @@ namespace tarn::cuda {
 
 inline constexpr int kRowBlock = 256;  // threads
 
-/// Threads that share a row of n elements: a warp for short rows, a block for long ones.
+/// Threads that share a row of n elements: some lanes of a warp for the shortest rows (of ten
+/// classes, say), a warp for short ones, a block for long ones.
 inline int row_threads(int64_t n) {
+  if (n <= 64) return n <= 32 ? kWarp / 4 : kWarp / 2;
   return n <= 1024 ? kWarp : kRowBlock;
 }
 
@@ -33,7 +36,7 @@ struct RowPlace {
 template <class T, class Combine>
 __device__ __forceinline__ T reduce_row(const T& value, const T& identity, int group, T* shared,
                                         Combine combine) {
-  return group == kWarp ? warp_reduce(value, combine)
+  return group <= kWarp ? group_reduce(value, group, combine)
                         : block_reduce(value, identity, shared, combine);
 }
 

@@ -2,13 +2,13 @@
 //
 // A line is what index holds along dim; its elements meet only each other. Many or short lines: a
 // thread walks its line in order. Few long lines: the elements are sorted by the place they go to,
-// equal ones in their order (radix_sort.h), and one thread makes the sum of a place in that order.
+// equal ones in their order, and the sum of a place is made in that order (segment_sums.cuh).
 // Bytes per element of the walk: 8 of index, src once, out read (kAdd) and written.
 #include "tarn/cuda/grid.cuh"
 #include "tarn/cuda/index.cuh"
 #include "tarn/cuda/launch.h"
 #include "tarn/cuda/places.cuh"
-#include "tarn/cuda/radix_sort.h"
+#include "tarn/cuda/segment_sums.cuh"
 
 namespace tarn::cuda {
 namespace {
@@ -67,25 +67,43 @@ __global__ void keys_of_elements(Lines lines, int64_t n, Key* keys) {
   }
 }
 
-// One thread per segment: its last element is written, or all are added from its first on.
-template <class T, bool kAdd>
+// One thread per segment: its last element is written.
+template <class T>
 __global__ void __launch_bounds__(kIndexThreads)
-    scatter_segments(T* out, const T* src, const uint32_t* order, int64_t n, Lines lines) {
+    write_segments(T* out, const T* src, const uint32_t* order, int64_t n, Lines lines) {
   for (int64_t p = grid_index(); p < n; p += grid_step()) {
+    if (p + 1 < n && !(order[p + 1] & kSegmentStart)) continue;
     const uint32_t position = order[p] & kPositionMask;
-    const bool last = p + 1 == n || (order[p + 1] & kSegmentStart);
-    if (kAdd ? !(order[p] & kSegmentStart) : !last) continue;
     if (lines.outside(lines.index[position])) continue;
+    out[lines.target_of(position)] = src[position];
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kIndexThreads)
+    add_parts(const T* src, SegmentCuts cuts, T* parts) {
+  const auto load = [src](uint32_t position) { return src[position]; };
+  for (int64_t q = grid_index(); q < cuts.count; q += grid_step()) {
+    T sum = kNothing<T>;
+    add_part_of(cuts, q, true, load, [&](T v) { sum = combined<T, true>(sum, v); });
+    parts[q] = sum;
+  }
+}
+
+// One thread per segment: all of it is added.
+template <class T>
+__global__ void __launch_bounds__(kIndexThreads)
+    add_segments(T* out, const T* src, SegmentCuts cuts, const T* parts, Lines lines) {
+  const auto load = [src](uint32_t position) { return src[position]; };
+  const auto load_part = [parts](uint32_t q) { return parts[q]; };
+  for (int64_t p = grid_index(); p < cuts.n; p += grid_step()) {
+    const uint32_t first = cuts.order[p], position = first & kPositionMask;
+    if (!(first & kSegmentStart) || lines.outside(lines.index[position])) continue;
     T& cell = out[lines.target_of(position)];
-    if constexpr (kAdd) {
-      T sum = combined<T, true>(cell, src[position]);
-      for (int64_t q = p + 1; q < n && !(order[q] & kSegmentStart); ++q) {
-        sum = combined<T, true>(sum, src[order[q]]);
-      }
-      cell = sum;
-    } else {
-      cell = src[position];
-    }
+    T sum = cell;
+    const auto add = [&](T v) { sum = combined<T, true>(sum, v); };
+    add_segment(cuts, p, load, add, load_part, add);
+    cell = sum;
   }
 }
 
@@ -121,6 +139,7 @@ template <class T, bool kAdd>
 void scatter_typed(const Tensor& out, const Lines& lines, const Tensor& src, Stream stream) {
   constexpr int64_t kShortLine = 64, kManyLines = 1 << 16;
   constexpr int64_t kMostSorted = int64_t{1} << 31;
+  constexpr unsigned kPartThreads = 64;  // few parts: over many multiprocessors
   const int64_t n = lines.count * lines.length;
   if (lines.length <= kShortLine || lines.count >= kManyLines || n >= kMostSorted) {
     launch(scatter_lines<T, kAdd>, blocks_for(lines.count, kIndexThreads, stream), kIndexThreads, 0,
@@ -130,8 +149,19 @@ void scatter_typed(const Tensor& out, const Lines& lines, const Tensor& src, Str
   const SegmentOrder order = lines.count * lines.size < UINT32_MAX
                                  ? order_of<uint32_t>(lines, n, stream)
                                  : order_of<uint64_t>(lines, n, stream);
-  launch(scatter_segments<T, kAdd>, blocks_for(n, kIndexThreads, stream), kIndexThreads, 0, stream,
-         data_as<T>(out), data_as<const T>(src), order.data(), n, lines);
+  T* const to = data_as<T>(out);
+  const T* const from = data_as<const T>(src);
+  const unsigned blocks = blocks_for(n, kIndexThreads, stream);
+  if constexpr (kAdd) {
+    const SegmentParts segments(order, n, stream);
+    const SegmentCuts& cuts = segments.cuts();
+    const Scratch parts(static_cast<size_t>(cuts.count) * sizeof(T), stream);
+    launch(add_parts<T>, blocks_for(cuts.count, kPartThreads, stream), kPartThreads, 0, stream,
+           from, cuts, parts.as<T>());
+    launch(add_segments<T>, blocks, kIndexThreads, 0, stream, to, from, cuts, parts.as<T>(), lines);
+  } else {
+    launch(write_segments<T>, blocks, kIndexThreads, 0, stream, to, from, order.data(), n, lines);
+  }
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 // softmax.cu - softmax and log_softmax with their gradients, along any dimension.
 //
 // x - max - log(sum) in this order, as on the CPU, so that large logits lose nothing. Along the
-// last dimension a warp or a block takes a row: one pass finds maximum and sum together (row.cuh),
-// the next writes; the second read comes from the caches up to rows of about 100 KB. Along another
-// dimension threads lie across the columns (columns.cuh). Bytes per element: one read and one write
-// of size(T) forward, two reads and one write backward, besides what the caches serve.
+// last dimension some lanes, a warp or a block take a row: one pass finds maximum and sum together
+// (row.cuh), the next writes; the second read comes from the caches up to rows of about 100 KB.
+// Along another dimension threads lie across the columns (columns.cuh). Bytes per element: one read
+// and one write of size(T) forward, two reads and one write backward, besides what the caches
+// serve.
 #include "tarn/core/kernels.h"
 #include "tarn/cuda/columns.cuh"
 #include "tarn/cuda/row.cuh"

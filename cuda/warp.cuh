@@ -23,18 +23,19 @@ __device__ __forceinline__ int warp_id() {
   return static_cast<int>(threadIdx.x / kWarp);
 }
 
-/// The value of lane (own lane xor mask); T is trivially copyable, of a multiple of 4 bytes.
+/// The value of lane (own lane xor mask); T is trivially copyable, of a multiple of 4 bytes. All of
+/// `members` call.
 template <class T>
-__device__ __forceinline__ T shuffle_xor(const T& value, int mask) {
+__device__ __forceinline__ T shuffle_xor(const T& value, int mask, unsigned members = kFullMask) {
   static_assert(sizeof(T) % 4 == 0);
   if constexpr (std::is_arithmetic_v<T>) {
-    return __shfl_xor_sync(kFullMask, value, mask);
+    return __shfl_xor_sync(members, value, mask);
   } else {
     T out;
     int words[sizeof(T) / 4];
     memcpy(words, &value, sizeof(T));
 #pragma unroll
-    for (int& word : words) word = __shfl_xor_sync(kFullMask, word, mask);
+    for (int& word : words) word = __shfl_xor_sync(members, word, mask);
     memcpy(&out, words, sizeof(T));
     return out;
   }
@@ -46,6 +47,18 @@ __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) {
     value = combine(value, shuffle_xor(value, mask));
+  }
+  return value;
+}
+
+/// The same over this thread's group of `lanes` neighbours, a power of two; other groups of the
+/// warp need not call.
+template <class T, class Combine>
+__device__ __forceinline__ T group_reduce(T value, int lanes, Combine combine) {
+  const unsigned members = kFullMask >> (kWarp - lanes) << (lane_id() / lanes * lanes);
+#pragma unroll 1
+  for (int mask = lanes / 2; mask > 0; mask /= 2) {
+    value = combine(value, shuffle_xor(value, mask, members));
   }
   return value;
 }

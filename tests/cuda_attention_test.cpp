@@ -78,6 +78,15 @@ TEST(CudaAttention, agrees_with_the_cpu_with_dropout_masks_and_groups) {
                    1e-5);
 }
 
+TEST(CudaAttention, dropout_keeps_what_the_cpu_keeps_in_rows_of_any_length) {
+  TARN_NEEDS_GPU();
+  for (int64_t keys : {2, 3, 64, 65, 66, 67, 68}) {
+    const Shape k{1, 2, keys, 4};
+    expect_agreement({{1, 2, 67, 4}, k, k, {.dropout = 0.5}}, 1e-5);
+  }
+  expect_agreement({{1, 1, 5, 4}, {1, 1, 8, 4}, {1, 1, 8, 4}, {.dropout = 1}}, 1e-5);
+}
+
 TEST(CudaAttention, rows_without_keys_give_zero) {
   TARN_NEEDS_GPU();
   const Tensor mask = arange(3).view({3, 1}).to(DType::kBool);

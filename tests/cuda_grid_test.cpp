@@ -127,6 +127,8 @@ std::vector<Job> norm_jobs() {
       on_first("softmax_rows", {50, 133}, [](const Tensor& x) { return softmax(x, 1); }),
       on_first("softmax_long", {3, 3000}, [](const Tensor& x) { return softmax(x, 1); }),
       on_first("softmax_columns", {5, 40, 37}, [](const Tensor& x) { return softmax(x, 1); }),
+      on_first("cross_entropy_many", {17000, 2},
+               [](const Tensor& x) { return cross_entropy(x, integers(17000, 2, 3)); }),
       on_first("cross_entropy", {50, 133},
                [](const Tensor& x) { return cross_entropy(x, integers(50, 133, 3)); }),
       on_first("cross_entropy_weighted", {50, 133},
@@ -187,6 +189,11 @@ std::vector<Job> order_jobs() {
                [](const Tensor& x) { return embedding(x, integers(400, 50, 4)); }),
       on_first("embedding_many", {30, 2},
                [](const Tensor& x) { return embedding(x, integers(9000, 30, 4)); }),
+      on_first("scatter_few", {3, 2000},
+               [](const Tensor& x) {
+                 const Tensor into = zeros({3, 2}, {.device = kCuda});
+                 return scatter_add(into, 1, integers(6000, 2, 6).view({3, 2000}), x);
+               }),
       on_first("gather", {40, 30},
                [](const Tensor& x) {
                  return gather(x, 0, integers(1200, 40, 5).view({40, 30}));
@@ -212,6 +219,10 @@ std::vector<Job> other_jobs() {
       on_first("avg_pool", {2, 5, 30, 31}, [](const Tensor& x) { return avg_pool2d(x, 3, 2, 1); }),
       on_first("global_pool", {3, 40, 7, 7},
                [](const Tensor& x) { return adaptive_avg_pool2d(x, 1); }),
+      on_first("global_pool_last", {3, 40, 7, 7},
+               [](const Tensor& x) {
+                 return adaptive_avg_pool2d(contiguous(x, MemoryFormat::kChannelsLast), 1);
+               }),
       {"adam_and_clip",
        {{3, 5000}, {7}, {9000}},
        [](Tensors params) {

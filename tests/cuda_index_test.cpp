@@ -95,6 +95,38 @@ TEST_F(CudaIndex, index_add_sums_in_the_order_of_the_cpu) {
   }
 }
 
+// Their sums are cut (segment_sums.cuh); those of eighths are exact in any order.
+TEST_F(CudaIndex, long_runs_of_equal_indices_are_added) {
+  const auto add_rows = [](const Tensor& a, const Tensor& i, const Tensor& s) {
+    raw::index_add_(a, 1, i, s, 3);
+  };
+  const auto add_elements = [](const Tensor& a, const Tensor& i, const Tensor& s) {
+    raw::scatter_add_(a, 0, i, s);
+  };
+  const auto check = [&](const Tensor& index, int64_t size, DType dtype) {
+    const int64_t n = index.numel();
+    for (int64_t inner : {4, 3}) {
+      expect_writes_same(values({2, size, inner}, dtype), index, values({2, n, inner}, dtype),
+                         add_rows, "rows");
+    }
+    expect_writes_same(values({size}, dtype), index, values({n}, dtype), add_elements, "elements");
+  };
+  // Runs that begin, end or go on at multiples of 256, in this order; then shuffled.
+  std::vector<int64_t> index;
+  const int64_t runs[] = {256, 256, 1, 511, 257, 600, 1, 1300, 255, 80};
+  for (int64_t run : runs) index.insert(index.end(), run, static_cast<int64_t>(index.size() % 97));
+  const auto n = static_cast<int64_t>(index.size());
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kU8, DType::kBool}) {
+    check(from_vector(index, {n}), 97, dtype);
+    std::shuffle(index.begin(), index.end(), random_);
+    check(from_vector(index, {n}), 97, dtype);
+  }
+  for (int64_t length : {255, 256, 257, 511, 512, 513, 9000, 66000}) {
+    check(indices({length}, 1), 2, DType::kF32);
+    check(indices({length}, 3), 3, DType::kF32);
+  }
+}
+
 TEST_F(CudaIndex, index_add_and_copy_take_every_dtype) {
   for (DType dtype : kEveryDType) {
     for (int64_t inner : {16, 5}) {  // rows of whole vectors and of single elements

@@ -230,6 +230,8 @@ TEST(CudaLayerNorm, agrees_with_the_cpu_for_rows_of_any_length) {
                        {2, 1333},
                        {100, 33},
                        {2, 3000},
+                       {20, 4096},
+                       {9, 4100},
                        {2, 9000}}) {
     check_layer_norm(r, DType::kF32, DType::kF32, true);
   }

@@ -50,6 +50,8 @@ std::vector<Case> adaptive_cases() {
   const Pool2dOptions adaptive{.adaptive = true};
   return {{"global", {3, 16, 7, 7}, adaptive, false, {1, 1}},
           {"global over few channels", {2, 3, 20, 31}, adaptive, false, {1, 1}},
+          {"global over many channels", {2, 328, 9, 13}, adaptive, false, {1, 1}},
+          {"parts wider than a block is deep", {1, 8, 3, 400}, adaptive, false, {2, 2}},
           {"uneven", {2, 8, 10, 13}, adaptive, false, {3, 5}},
           {"rows", {2, 2, 33, 12}, adaptive, false, {2, 1}},
           {"larger than the image", {1, 4, 3, 5}, adaptive, false, {7, 6}}};

@@ -139,6 +139,13 @@ TEST(CudaCrossEntropy, losses_statistics_and_gradients_of_every_kind) {
   }
 }
 
+TEST(CudaCrossEntropy, totals_of_many_rows_are_added_in_parts) {
+  TARN_NEEDS_GPU();
+  for (int64_t rows : {16384, 16385, 20481}) {
+    check_cross_entropy({rows, 3, true, 0}, DType::kF32, DType::kF32);
+  }
+}
+
 TEST(CudaCrossEntropy, without_smoothing_an_infinite_weight_counts_only_where_it_is_the_target) {
   TARN_NEEDS_GPU();
   const Both x = Both(tensor({1, 2, 3, 0, 1, 2})).view({2, 3}, {3, 1});
