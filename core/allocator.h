@@ -69,7 +69,8 @@ struct MemoryStats {
 MemoryStats memory_stats(Device device = kCPU);
 void reset_peak_memory(Device device = kCPU);
 /// Returns what is cached to the system, apart from what keep_cached() holds and small blocks that
-/// other threads keep for themselves (up to 64 KiB each, a few MiB per thread).
+/// other threads keep for themselves (up to 64 KiB each, a few MiB per thread). Does nothing while
+/// work of the device is being recorded into a graph.
 void empty_cache(Device device = kCPU);
 /// While kept, memory cached for `stream` is not returned to the system, neither by empty_cache nor
 /// when memory runs out: work that is recorded once and replayed later (a CUDA graph) uses its

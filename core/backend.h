@@ -41,6 +41,11 @@ class Backend {
   virtual void note_taken(void* block, size_t bytes, size_t block_bytes, Stream stream);
   virtual void note_given(void* block, Stream stream) noexcept;
 
+  /// True after an error that no later call recovers from: no work is left on the device.
+  virtual bool is_lost() const noexcept { return false; }
+  /// True if what is queued on the stream is recorded into a graph instead (capture.h).
+  virtual bool is_capturing(Stream) { return false; }
+
   /// Kernels started so far, by all threads; 0 on a device that does not count.
   virtual uint64_t launch_count() const { return 0; }
 

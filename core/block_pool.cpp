@@ -2,10 +2,13 @@
 #include "tarn/core/block_pool.h"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
-#include "tarn/core/backend.h"
+#include "tarn/core/capture.h"
 #include "tarn/core/error.h"
 #include "tarn/core/poison.h"
 
@@ -18,6 +21,7 @@ constexpr size_t kSmallLimit = kMiB;
 constexpr size_t kSmallSegment = 2 * kMiB;
 constexpr size_t kMediumLimit = 10 * kMiB;
 constexpr size_t kMediumSegment = 20 * kMiB;
+constexpr std::chrono::seconds kPatience{30};
 
 size_t round_up(size_t n, size_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -37,7 +41,7 @@ Block* BlockPool::take(size_t bytes, void* stream, MemoryTag tag, const char* op
   const bool small = size <= kSmallLimit;
   const std::lock_guard lock(mutex_);
   if (!slab && !repeated) ++stats_.allocations;
-  if (!waiting_.empty()) reclaim_waiting(false);
+  if (!waiting_.empty()) reclaim_waiting();
   Block* block = find(size, stream, small);
   if (!block) {
     block = grow(size, stream, small);
@@ -66,17 +70,8 @@ void BlockPool::give(Block* block) noexcept {
   if (!block->slab) count(block->tag, -static_cast<int64_t>(block->requested));
   block->requested = 0;
   if (block->users.empty()) return make_free(block);
-  Waiting waiting{block, {}};
-  try {
-    Backend& system = backend(device_.type);
-    for (const Stream& user : block->users) {
-      waiting.events.push_back(system.create_event(user.device.index, false));
-      system.record_event(waiting.events.back(), user);
-    }
-  } catch (const Error&) {  // the device is lost, and its work with it: nothing to wait for
-  }
-  block->users.clear();
-  waiting_.push_back(std::move(waiting));
+  waiting_.push_back({block, std::exchange(block->users, {}), {}});
+  mark_uses(waiting_.back());
 }
 
 void BlockPool::retag(Block* block, MemoryTag from, MemoryTag to) noexcept {
@@ -95,22 +90,39 @@ void BlockPool::record_use(Block* block, Stream stream) {
   if (same == block->users.end()) block->users.push_back(stream);
 }
 
-void BlockPool::reclaim_waiting(bool wait) noexcept {
-  Backend& system = backend(device_.type);
+// While one of the streams is being recorded there is nothing to mark: its work has no end that an
+// event could tell of.
+void BlockPool::mark_uses(Waiting& w) noexcept {
+  try {
+    while (!w.users.empty() && !is_capturing(w.users.back())) {
+      Event event(w.users.back().device);
+      event.record(w.users.back());
+      w.events.push_back(std::move(event));
+      w.users.pop_back();
+    }
+  } catch (const Error&) {  // another time, unless the device is lost, and its work with it
+    if (backend(device_.type).is_lost()) w.users.clear();
+  }
+}
+
+bool BlockPool::is_over(Waiting& w) noexcept {
+  mark_uses(w);
+  std::erase_if(w.events, [&](const Event& event) {
+    try {
+      return event.query();
+    } catch (const Error&) {  // any other error says nothing about the work
+      return backend(device_.type).is_lost();
+    }
+  });
+  return w.users.empty() && w.events.empty();
+}
+
+void BlockPool::reclaim_waiting() noexcept {
+  if (is_capturing(device_)) return;
   std::erase_if(waiting_, [&](Waiting& w) {
-    std::erase_if(w.events, [&](void* event) {
-      bool done = wait;
-      try {
-        if (wait) system.synchronize_event(event);
-        done = done || system.query_event(event);
-      } catch (const Error&) {  // the device is lost: no work is left that could use the block
-        done = true;
-      }
-      if (done) system.destroy_event(event);
-      return done;
-    });
-    if (w.events.empty()) make_free(w.block);
-    return w.events.empty();
+    if (!is_over(w)) return false;
+    make_free(w.block);
+    return true;
   });
 }
 
@@ -194,31 +206,87 @@ void BlockPool::merge_next(Block* block) {
   delete gone;
 }
 
-void BlockPool::release_cached() {
-  const std::lock_guard lock(mutex_);
-  if (!waiting_.empty()) reclaim_waiting(true);
-  const auto cached = [&](const Segment* s) {
-    return s->first->free && !s->first->next && !kept_.contains(s->stream);
-  };
-  const bool any = std::any_of(segments_.begin(), segments_.end(),
-                               [&](const auto& entry) { return cached(entry.second); });
-  if (!any) return;
-  // Work that still reads this memory may be queued.
-  backend(device_.type).synchronize_device(device_.index);
-  for (auto it = segments_.begin(); it != segments_.end();) {
-    Segment* segment = it->second;
-    if (!cached(segment)) {
-      ++it;
-      continue;
+// Out of all lists, so that nobody gets a block of them. REQUIRES: the lock.
+std::vector<Segment*> BlockPool::take_cached() {
+  std::vector<Segment*> cached;
+  std::erase_if(segments_, [&](const auto& entry) {
+    Segment* segment = entry.second;
+    if (!segment->first->free || segment->first->next || kept_.contains(segment->stream)) {
+      return false;
     }
     free_[segment->small].erase(segment->first);
+    cached.push_back(segment);
+    return true;
+  });
+  return cached;
+}
+
+void BlockPool::put_back(const std::vector<Segment*>& segments) {
+  const std::lock_guard lock(mutex_);
+  for (Segment* segment : segments) {
+    segments_[segment->ptr] = segment;
+    free_[segment->small].insert(segment->first);
+  }
+}
+
+void BlockPool::return_to_system(const std::vector<Segment*>& segments) {
+  Backend& system = backend(device_.type);
+  int64_t bytes = 0;
+  for (Segment* segment : segments) {
     if (device_.is_cpu()) unpoison(segment->ptr, segment->size);
-    backend(device_.type).system_free(segment->ptr, segment->size, device_.index);
-    stats_.reserved -= static_cast<int64_t>(segment->size);
+    system.system_free(segment->ptr, segment->size, device_.index);
+    bytes += static_cast<int64_t>(segment->size);
     delete segment->first;
     delete segment;
-    it = segments_.erase(it);
   }
+  const std::lock_guard lock(mutex_);
+  stats_.reserved -= bytes;
+}
+
+// The waiting is done without the lock: the work may wait for another rank, and the thread that is
+// to notice that the rank is gone may need memory.
+void BlockPool::return_cached() {
+  Backend& system = backend(device_.type);
+  std::unique_lock lock(mutex_);
+  if (!waiting_.empty()) {
+    lock.unlock();
+    system.synchronize_device(device_.index);
+    lock.lock();
+    reclaim_waiting();
+  }
+  const std::vector<Segment*> cached = take_cached();
+  lock.unlock();
+  if (cached.empty()) return;
+  try {
+    system.synchronize_device(device_.index);  // work that reads this memory may be queued
+  } catch (...) {
+    put_back(cached);
+    throw;
+  }
+  return_to_system(cached);
+}
+
+void BlockPool::release_cached() {
+  if (is_capturing(device_)) return;
+  {
+    // Who comes second waits for what the first returns. Not for ever: the device may be waiting
+    // for a rank that is gone until this very thread ends that.
+    std::unique_lock lock(mutex_);
+    if (!released_.wait_for(lock, kPatience, [&] { return !releasing_; })) return;
+    releasing_ = true;
+  }
+  const auto end = [this] {
+    const std::lock_guard lock(mutex_);
+    releasing_ = false;
+    released_.notify_all();
+  };
+  try {
+    return_cached();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
 }
 
 void BlockPool::keep(void* stream, bool kept) {

@@ -7,6 +7,7 @@
 // to the stream that first asked for them, and return to it.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "tarn/core/allocator.h"
+#include "tarn/core/backend.h"
 
 namespace tarn::detail {
 
@@ -55,7 +57,8 @@ struct MemoryOwner {
   int64_t blocks = 0;
 };
 
-/// Thread safety: all methods. One lock, held for tens of nanoseconds unless the system is asked.
+/// Thread safety: all methods. One lock, held for tens of nanoseconds unless the system is asked
+/// for memory.
 class BlockPool {
  public:
   explicit BlockPool(Device device) : device_(device) {}
@@ -70,7 +73,9 @@ class BlockPool {
   /// Work queued on `stream`, not the block's own, uses the block: once given back, it is not
   /// handed out before that work is done.
   void record_use(Block* block, Stream stream);
-  /// Returns segments without a block in use to the system, but for those of streams to keep.
+  /// Returns segments without a block in use to the system, but for those of streams to keep. Waits
+  /// for the device without the lock, so that other threads go on. Does nothing while work of the
+  /// device is being recorded, when it must not be waited for.
   void release_cached();
   /// While kept, a stream's segments stay with it: a graph recorded on it writes to their
   /// addresses.
@@ -98,11 +103,18 @@ class BlockPool {
   /// A block that was given back while other streams may still use it.
   struct Waiting {
     Block* block;
-    std::vector<void*> events;
+    std::vector<Stream> users;  // whose work has no mark yet
+    std::vector<Event> events;  // marks, one for each other user
   };
 
   void make_free(Block* block) noexcept;
-  void reclaim_waiting(bool wait) noexcept;
+  void mark_uses(Waiting& w) noexcept;
+  bool is_over(Waiting& w) noexcept;
+  void reclaim_waiting() noexcept;
+  void return_cached();
+  std::vector<Segment*> take_cached();
+  void put_back(const std::vector<Segment*>& segments);
+  void return_to_system(const std::vector<Segment*>& segments);
   Block* find(size_t size, void* stream, bool small);
   Block* grow(size_t size, void* stream, bool small);
   void split(Block* block, size_t size);
@@ -114,6 +126,8 @@ class BlockPool {
   std::mutex mutex_;
   FreeSet free_[2];  // large, small
   std::vector<Waiting> waiting_;
+  bool releasing_ = false;  // a thread is in release_cached()
+  std::condition_variable released_;
   std::map<char*, Segment*> segments_;  // in address order
   std::set<void*> kept_;                // streams whose segments are not released
   size_t limit_ = 0;

@@ -3,10 +3,12 @@
 
 #include <bit>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "tarn/core/backend.h"
+#include "tarn/core/capture.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/views.h"
@@ -15,7 +17,8 @@ namespace tarn {
 namespace {
 
 /// Pinned blocks in powers of two. Locking pages costs hundreds of microseconds, so blocks are
-/// kept; one that a queued copy still reads waits for its event. Thread safety: all methods.
+/// kept; one that a queued copy still reads waits for its event, one that a recorded copy reads for
+/// the end of the graph. Thread safety: all methods.
 class PinnedPool {
  public:
   void* take(size_t bytes) {
@@ -49,6 +52,8 @@ class PinnedPool {
     const std::lock_guard lock(mutex_);
     const auto found = find(ptr);
     if (found == blocks_.end()) return;
+    const auto use = std::make_shared<const char>();
+    if (detail::keep_for_graph(stream, use)) return found->second.recorded.push_back(use);
     Event event(stream.device);
     event.record(stream);
     found->second.uses.push_back(std::move(event));
@@ -58,11 +63,13 @@ class PinnedPool {
   struct Block {
     size_t size = 0;
     std::vector<Event> uses;
+    std::vector<std::weak_ptr<const char>> recorded;  // each lives as long as the graph it is in
   };
 
   static bool idle(Block& block) {
     std::erase_if(block.uses, [](const Event& event) { return event.query(); });
-    return block.uses.empty();
+    std::erase_if(block.recorded, [](const auto& use) { return use.expired(); });
+    return block.uses.empty() && block.recorded.empty();
   }
 
   std::map<char*, Block>::iterator find(const void* ptr) {

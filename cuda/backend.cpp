@@ -1,6 +1,9 @@
 // backend.cpp - memory, copies, streams and events of NVIDIA GPUs.
 #include "tarn/cuda/backend.h"
 
+#include <array>
+#include <atomic>
+
 #include "tarn/core/error.h"
 #include "tarn/cuda/index_check.h"
 #include "tarn/cuda/launch.h"
@@ -20,6 +23,47 @@ cudaEvent_t raw_event(void* event) {
 // tensors die, and then every call fails.
 void ignore(cudaError_t code) {
   if (code != cudaSuccess) cudaGetLastError();
+}
+
+// For calls that belong to no device: a thread that has none would set up the first GPU's context,
+// which takes hundreds of MB there and locks that a kernel under way may hold.
+void use_any_device() noexcept {
+  try {
+    set_any_device();
+  } catch (const Error&) {  // the call itself tells
+  }
+}
+
+bool is_capturing_on(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
+    return status != cudaStreamCaptureStatusNone;
+  }
+  cudaGetLastError();  // the legacy stream, beside a recording: not itself recorded
+  return false;
+}
+
+// A recording notes the address only, and pageable memory may hold something else by the time that
+// the graph is replayed.
+void check_recorded_copy(const void* host, cudaStream_t stream) {
+  if (!is_capturing_on(stream)) return;
+  cudaPointerAttributes attributes;
+  TARN_CUDA_CALL(cudaPointerGetAttributes, &attributes, host);
+  TARN_CHECK_AS(
+      UnsupportedError, attributes.type != cudaMemoryTypeUnregistered,
+      "cuda: a copy between the GPU and ordinary memory of the host cannot be recorded "
+      "into a graph; pin that memory (pin_memory, to_async), or copy outside of the step");
+}
+
+// Without it a copy between two GPUs goes through the host. Pairs that cannot do it go on that way.
+void enable_peer_access(int device, int peer) {
+  constexpr int kMost = 128;  // Device holds the index in 8 bits
+  static auto& asked = *new std::array<std::atomic<bool>, size_t{kMost} * kMost>{};
+  if (asked[static_cast<size_t>(device) * kMost + static_cast<size_t>(peer)].exchange(true)) return;
+  const DeviceGuard guard(device);
+  int can = 0;
+  ignore(cudaDeviceCanAccessPeer(&can, device, peer));
+  if (can) ignore(cudaDeviceEnablePeerAccess(peer, 0));  // another library may have done so
 }
 
 class CudaBackend final : public Backend {
@@ -45,6 +89,7 @@ class CudaBackend final : public Backend {
     return ptr;
   }
   void system_free(void* ptr, size_t, int) noexcept override {
+    use_any_device();
     ignore(cudaFree(ptr));  // finds the device by the address
   }
 
@@ -69,7 +114,16 @@ class CudaBackend final : public Backend {
     return ptr;
   }
   void pinned_free(void* ptr) noexcept override {
+    use_any_device();
     ignore(cudaFreeHost(ptr));
+  }
+
+  bool is_lost() const noexcept override {
+    return context_has_ended();
+  }
+  bool is_capturing(Stream stream) override {
+    set_device(stream.device.index);
+    return is_capturing_on(raw_stream(stream));
   }
 
   uint64_t launch_count() const override {
@@ -82,6 +136,9 @@ class CudaBackend final : public Backend {
     set_device(stream.device.index);
     const cudaStream_t queue = raw_stream(stream);
     if (to_device.is_cuda() && from_device.is_cuda() && !(to_device == from_device)) {
+      enable_peer_access(to_device.index, from_device.index);
+      enable_peer_access(from_device.index, to_device.index);
+      set_device(stream.device.index);
       TARN_CUDA_CALL(cudaMemcpyPeerAsync, to, to_device.index, from, from_device.index, bytes,
                      queue);
       return;
@@ -89,6 +146,8 @@ class CudaBackend final : public Backend {
     const cudaMemcpyKind kind = to_device.is_cpu()     ? cudaMemcpyDeviceToHost
                                 : from_device.is_cpu() ? cudaMemcpyHostToDevice
                                                        : cudaMemcpyDeviceToDevice;
+    if (to_device.is_cpu()) check_recorded_copy(to, queue);
+    if (from_device.is_cpu()) check_recorded_copy(from, queue);
     TARN_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, kind, queue);
   }
 
@@ -103,6 +162,7 @@ class CudaBackend final : public Backend {
     return {Device(DeviceType::kCUDA, index), handle};
   }
   void destroy_stream(Stream stream) noexcept override {
+    use_any_device();
     ignore(cudaStreamDestroy(raw_stream(stream)));
   }
   void synchronize(Stream stream) override {
@@ -124,6 +184,7 @@ class CudaBackend final : public Backend {
     return event;
   }
   void destroy_event(void* event) noexcept override {
+    use_any_device();
     ignore(cudaEventDestroy(raw_event(event)));
   }
   void record_event(void* event, Stream stream) override {
@@ -135,6 +196,7 @@ class CudaBackend final : public Backend {
     TARN_CUDA_CALL(cudaStreamWaitEvent, raw_stream(stream), raw_event(event), 0u);
   }
   bool query_event(void* event) override {
+    set_any_device();
     const cudaError_t code = cudaEventQuery(raw_event(event));
     if (code == cudaErrorNotReady) {
       cudaGetLastError();
@@ -144,6 +206,7 @@ class CudaBackend final : public Backend {
     return true;
   }
   void synchronize_event(void* event) override {
+    set_any_device();
     TARN_CUDA_CALL(cudaEventSynchronize, raw_event(event));
   }
   void throw_late_error(int index) override {
@@ -151,6 +214,7 @@ class CudaBackend final : public Backend {
   }
   double elapsed_ms(void* start, void* end) override {
     float ms = 0;
+    set_any_device();
     TARN_CUDA_CALL(cudaEventElapsedTime, &ms, raw_event(start), raw_event(end));
     return ms;
   }

@@ -69,6 +69,8 @@ void* workspace_of(BlasDevice& device, Stream stream) {
     if (device.workspaces.size() == kMostWorkspaces) {
       for (const auto& [owner, memory] : device.workspaces) deallocate(memory, stream.device);
       device.workspaces.clear();
+      device.stream
+          .reset();  // or, if what follows throws, the handle would keep a workspace of old
     }
     const MemoryTagGuard tag(MemoryTag::kWorkspace);
     const Allocation memory = allocate(kWorkspace + kWorkspaceAlignment, stream);

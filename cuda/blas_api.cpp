@@ -55,9 +55,13 @@ void fail_blas(const BlasApi& api, cublasStatus_t status, const char* call,
   }
   std::string name = call;
   if (name.ends_with("_v2")) name.resize(name.size() - 3);
-  tarn::detail::fail<DeviceError>(
+  const std::string text = tarn::detail::concat(
       "cuda: ", name, " failed on ", device, ": ", api.cublasGetStatusString(status), " (",
       api.cublasGetStatusName(status), ", ", static_cast<int>(status), ") in matmul of ", shapes);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED || code == cudaErrorMemoryAllocation) {
+    throw OutOfMemoryError(text);
+  }
+  throw DeviceError(text);
 }
 
 }  // namespace tarn::cuda

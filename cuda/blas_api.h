@@ -54,7 +54,8 @@ struct BlasApi {
 /// TARN_CUBLAS=on. Loads at the first call.
 const BlasApi* blas_api();
 
-/// Throws DeviceError "cuda: <call> failed on cuda:<i>: <text> (<name>, <code>) in matmul of ..."
+/// Throws DeviceError "cuda: <call> failed on cuda:<i>: <text> (<name>, <code>) in matmul of ...",
+/// or OutOfMemoryError if that is what it says.
 [[noreturn, gnu::cold]] void fail_blas(const BlasApi& api, cublasStatus_t status, const char* call,
                                        const MatmulCall& product, Device device);
 

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 
+#include "tarn/core/allocator.h"
+
 namespace tarn::cuda {
 namespace {
 
@@ -82,7 +84,9 @@ class Planner {
     const cublasStatus_t status =
         api_.cublasLtMatmulAlgoGetHeuristic(handle, plan->op, plan->left, plan->right, plan->out,
                                             plan->out, plan->preference, 1, &result, &found);
-    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    // Some releases call a product that they have nothing for an invalid one.
+    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
+        status != CUBLAS_STATUS_INVALID_VALUE) {
       fail_blas(api_, status, "cublasLtMatmulAlgoGetHeuristic", call_, device_);
     }
     plan->exists = status == CUBLAS_STATUS_SUCCESS && found > 0;
@@ -166,9 +170,19 @@ struct BlasLt::Impl {
 
 bool BlasLt::matmul(const BlasApi& api, const MatmulCall& call, const BlasShape& shape,
                     bool fused_activation, void* workspace, size_t workspace_bytes, Stream stream) {
+  // The heuristic cannot be told how the bias lies, and its kernels read it with wide loads.
+  constexpr int64_t kBiasAlignment = 16;
+  if (call.bias != nullptr && alignment_of(call.bias) < kBiasAlignment) return false;
   if (!impl_) {
     auto made = std::make_unique<Impl>();
-    TARN_BLAS_CALL(api, call, stream.device, cublasLtCreate, &made->handle);
+    cublasStatus_t status = api.cublasLtCreate(&made->handle);
+    if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED) {
+      empty_cache(stream.device);  // as for cublasCreate
+      status = api.cublasLtCreate(&made->handle);
+    }
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      fail_blas(api, status, "cublasLtCreate", call, stream.device);
+    }
     impl_ = made.release();
   }
   Planner planner(api, call, shape, stream.device);
@@ -184,10 +198,15 @@ bool BlasLt::matmul(const BlasApi& api, const MatmulCall& call, const BlasShape&
   if (!plan.exists) return false;
   if (call.bias != nullptr) planner.set_bias(plan);
   const BlasScalar alpha(call.alpha), beta(call.beta);
-  TARN_BLAS_CALL(api, call, stream.device, cublasLtMatmul, impl_->handle, plan.op, alpha.get(shape),
-                 call.b, plan.left, call.a, plan.right, beta.get(shape), call.c, plan.out, call.c,
-                 plan.out, &plan.algorithm, workspace, plan.workspace, raw_stream(stream));
-  return true;
+  const cublasStatus_t status =
+      api.cublasLtMatmul(impl_->handle, plan.op, alpha.get(shape), call.b, plan.left, call.a,
+                         plan.right, beta.get(shape), call.c, plan.out, call.c, plan.out,
+                         &plan.algorithm, workspace, plan.workspace, raw_stream(stream));
+  plan.exists = status != CUBLAS_STATUS_NOT_SUPPORTED;  // else not on this GPU after all
+  if (plan.exists && status != CUBLAS_STATUS_SUCCESS) {
+    fail_blas(api, status, "cublasLtMatmul", call, stream.device);
+  }
+  return plan.exists;
 }
 
 }  // namespace tarn::cuda

@@ -4,16 +4,23 @@
 #include "tarn/cuda/dnn_api.h"
 
 #include "tarn/cuda/library.h"
+#include "tarn/cuda/rt.h"
 
 namespace tarn::cuda {
 namespace {
+
+// Of the toolkit that this build is for.
+std::string soname(const char* stem) {
+  return tarn::detail::concat(stem, ".so.", CUDART_VERSION / 1000);
+}
 
 const DnnApi* open_library() {
   Library library(
       {.name = "cuDNN",
        .files = {"libcudnn.so.9"},
        .variable = "TARN_CUDNN",
-       .without = "convolutions and attention run on tarn's own kernels, many times slower"});
+       .without = "convolutions and attention run on tarn's own kernels, many times slower",
+       .needs = {soname("libcublasLt"), soname("libnvrtc")}});
   auto* api = new DnnApi;
   library.bind(api->version, "cudnnGetVersion");
   library.bind(api->error_string, "cudnnGetErrorString");

@@ -47,6 +47,11 @@ class DnnError : public DeviceError {
     return status_ == CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH ||
            status_ == CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED;
   }
+  /// It found no memory for its own needs.
+  bool out_of_memory() const {
+    return status_ == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ||
+           status_ == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+  }
   /// An argument that cuDNN does not take.
   bool bad_parameter() const { return status_ / 1000 == 2; }
   /// One proposal of the heuristics is of no use here; another may be.

@@ -35,6 +35,25 @@ constexpr int kTimedRuns = 3;
 // Set when one of the libraries that cuDNN loads by itself, part by part, turned out to be missing.
 std::atomic<bool> incomplete{false};
 
+/// Runs f; if cuDNN finds no memory for its own needs, once more with our cache emptied.
+template <class F>
+void with_room(int device, F f) {
+  try {
+    return f();
+  } catch (const DnnError& e) {
+    // What cudnnCreate says if it has no memory for a context of its own.
+    if (!e.out_of_memory() && e.status() != CUDNN_STATUS_NOT_INITIALIZED) throw;
+  }
+  empty_cache(Device(DeviceType::kCUDA, device));
+  try {
+    f();
+  } catch (const DnnError& e) {
+    if (!e.out_of_memory()) throw;
+    throw OutOfMemoryError(
+        tarn::detail::concat(e.what(), "; cuDNN's own needs do not fit beside the memory in use"));
+  }
+}
+
 /// A handle of the stream's device, bound to the stream.
 class HandleLease {
  public:
@@ -62,7 +81,8 @@ class HandleLease {
         free.pop_back();
       }
     }
-    if (!handle_) dnn_check(dnn_api()->create(&handle_), "cudnnCreate");
+    if (handle_) return;
+    with_room(device_, [&] { dnn_check(dnn_api()->create(&handle_), "cudnnCreate"); });
   }
 
   static std::mutex& mutex() {
@@ -129,7 +149,8 @@ void say_no_plan(const DnnProblem& problem) {
 }
 
 /// One plan, since each takes half a second to make; `all`: those that might do or be faster, too.
-void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle, bool all) {
+void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle, int device,
+                bool all) {
   const DnnSettings& settings = dnn_settings();
   const DnnTarget target{.handle = handle};
   try {
@@ -138,7 +159,7 @@ void make_entry(Entry& entry, const DnnProblem& problem, cudnnHandle_t handle, b
       return make_plans(*entry.graph, p.numerics(), target, settings.workspace,
                         all ? kMostPlans : 1);
     };
-    entry.plans = std::visit(make, problem);
+    with_room(device, [&] { entry.plans = std::visit(make, problem); });
   } catch (const DnnError& e) {
     if (!e.not_supported() && !e.bad_parameter()) throw;
   }
@@ -227,7 +248,7 @@ bool run_plans(Entry& entry, const DnnProblem& problem, Operands operands, Strea
     if (entry.all) {
       say_no_plan(problem);
     } else {
-      make_entry(entry, problem, handle, true);
+      make_entry(entry, problem, handle, stream.device.index, true);
     }
   }
   return false;
@@ -239,13 +260,16 @@ bool run(const DnnProblem& problem, Operands operands, Stream stream) {
   const std::shared_ptr<Entry> entry = entry_of(problem, capturing);
   const std::lock_guard lock(entry->mutex);
   if (capturing) entry->chosen = true;  // tuning would drop the plan that the graph takes
-  if (!entry->made) make_entry(*entry, problem, handle.get(), dnn_settings().autotune);
+  if (!entry->made) {
+    make_entry(*entry, problem, handle.get(), stream.device.index, dnn_settings().autotune);
+  }
   try {
     if (dnn_settings().autotune && !entry->chosen && entry->plans.size() > 1) {
       tune(*entry, operands, stream, handle.get());
     }
     return run_plans(*entry, problem, operands, stream, handle.get());
   } catch (const OutOfMemoryError&) {
+    if (entry->plans.empty()) throw;  // not even the plans fit
     // Our own kernels need no workspace: slow, where the alternative is to end.
     if (!std::exchange(entry->told, true)) {
       std::fprintf(stderr,

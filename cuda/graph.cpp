@@ -3,6 +3,7 @@
 
 #include "tarn/core/allocator.h"
 #include "tarn/core/backend.h"
+#include "tarn/core/capture.h"
 #include "tarn/core/transfer.h"
 #include "tarn/cuda/backend.h"
 #include "tarn/cuda/rt.h"
@@ -13,15 +14,45 @@ struct Graph::Recording {
   Stream stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
+  std::shared_ptr<tarn::detail::Capture> capture;  // keeps what the graph reads
+
+  void record(const std::function<void()>& step);
 
   void drop() noexcept {
+    try {
+      set_device(stream.device.index);
+    } catch (const Error&) {  // the GPU is lost; so say the calls below
+    }
+    // A replay may be under way, and what it reads is let go below.
+    if (executable && cudaStreamSynchronize(raw_stream(stream)) != cudaSuccess) cudaGetLastError();
     if (executable) cudaGraphExecDestroy(executable);
     if (graph) cudaGraphDestroy(graph);
     executable = nullptr;
     graph = nullptr;
+    capture = nullptr;
     keep_cached(stream, false);
   }
 };
+
+void Graph::Recording::record(const std::function<void()>& step) {
+  const cudaStream_t queue = raw_stream(stream);
+  capture = std::make_shared<tarn::detail::Capture>(stream.device);
+  keep_cached(stream, true);
+  {
+    const tarn::detail::CaptureScope scope(capture);
+    // Relaxed: other threads (a data loader that pins memory) go on meanwhile.
+    TARN_CUDA_CALL(cudaStreamBeginCapture, queue, cudaStreamCaptureModeRelaxed);
+    try {
+      step();
+    } catch (...) {
+      cudaStreamEndCapture(queue, &graph);
+      cudaGetLastError();
+      throw;
+    }
+    TARN_CUDA_CALL(cudaStreamEndCapture, queue, &graph);
+  }
+  TARN_CUDA_CALL(cudaGraphInstantiate, &executable, graph, 0ull);
+}
 
 // The stream is the key to the memory: the caching allocator hands a block out on the stream it was
 // made for only, so what the recorded step used is never given to anybody else; keep_cached() has
@@ -43,21 +74,13 @@ void Graph::capture(const std::function<void()>& step, int warm_up) {
   tarn::detail::wait_for(outer, r.stream);
   const StreamGuard on_ours(r.stream);
   for (int i = 0; i < warm_up; ++i) step();
-  const cudaStream_t stream = raw_stream(r.stream);
   set_device(r.stream.device.index);
-  keep_cached(r.stream, true);
-  // Relaxed: other threads (a data loader that pins memory) go on meanwhile.
-  TARN_CUDA_CALL(cudaStreamBeginCapture, stream, cudaStreamCaptureModeRelaxed);
   try {
-    step();
+    r.record(step);
   } catch (...) {
-    cudaStreamEndCapture(stream, &r.graph);
-    cudaGetLastError();
     r.drop();
     throw;
   }
-  TARN_CUDA_CALL(cudaStreamEndCapture, stream, &r.graph);
-  TARN_CUDA_CALL(cudaGraphInstantiate, &r.executable, r.graph, 0ull);
   tarn::detail::wait_for(r.stream, outer);
 }
 

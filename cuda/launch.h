@@ -25,6 +25,9 @@ bool set_blocking(bool on);
 namespace detail {
 /// Before: selects the device, allows `shared` bytes of dynamic shared memory.
 void before_launch(const void* kernel, size_t shared, int device);
+/// Empties the cache of the device, which may hold what CUDA lacks: the first launch of a kernel
+/// brings its code to the device.
+void make_room(int device);
 /// After: counts, waits if blocking(), throws on an error with the kernel's name and its grid.
 void after_launch(cudaError_t code, const void* kernel, const cudaLaunchConfig_t& config,
                   Stream stream);
@@ -42,8 +45,11 @@ void launch(void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared, Stre
   config.blockDim = threads;
   config.dynamicSmemBytes = shared;
   config.stream = raw_stream(stream);
-  const cudaError_t code =
-      cudaLaunchKernelEx(&config, kernel, static_cast<std::decay_t<P>>(args)...);
+  cudaError_t code = cudaLaunchKernelEx(&config, kernel, static_cast<std::decay_t<P>>(args)...);
+  if (__builtin_expect(code == cudaErrorMemoryAllocation, 0)) {
+    detail::make_room(stream.device.index);
+    code = cudaLaunchKernelEx(&config, kernel, static_cast<std::decay_t<P>>(args)...);
+  }
   detail::after_launch(code, function, config, stream);
 }
 

@@ -41,6 +41,30 @@ std::string joined(const std::vector<std::string>& parts, const char* separator)
   return text;
 }
 
+std::vector<std::string> places_of(const std::string& file,
+                                   const std::vector<std::string>& folders) {
+  std::vector<std::string> places{file};
+  if (file.find('/') != std::string::npos) return places;
+  for (const std::string& folder : folders) places.push_back(folder + "/" + file);
+  return places;
+}
+
+struct Opened {
+  void* handle;
+  std::string text;  // where; or what the loader says about a file that is there
+};
+
+// The first that opens.
+Opened open_first(const std::vector<std::string>& places) {
+  std::string broken;
+  for (const std::string& place : places) {
+    if (void* handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return {handle, place};
+    const char* said = dlerror();
+    if (broken.empty() && access(place.c_str(), F_OK) == 0) broken = said ? said : place;
+  }
+  return {nullptr, broken};
+}
+
 }  // namespace
 
 LibraryUse library_use(const char* variable) {
@@ -64,22 +88,21 @@ Library::Library(LibrarySpec spec) : spec_(std::move(spec)), use_(library_use(sp
     return;
   }
 #endif
+  open();
+}
+
+void Library::open() {
   const std::vector<std::string> folders = toolkit_folders();
+  for (const std::string& file : spec_.needs) open_first(places_of(file, folders));
   std::string broken;  // what the loader says about a file that is there
   for (const std::string& file : spec_.files) {
-    std::vector<std::string> places{file};
-    if (file.find('/') == std::string::npos) {
-      for (const std::string& folder : folders) places.push_back(folder + "/" + file);
+    const Opened opened = open_first(places_of(file, folders));
+    if (opened.handle) {
+      handle_ = opened.handle;
+      path_ = opened.text;
+      return;
     }
-    for (const std::string& place : places) {
-      handle_ = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (handle_) {
-        path_ = place;
-        return;
-      }
-      const char* said = dlerror();
-      if (broken.empty() && access(place.c_str(), F_OK) == 0) broken = said ? said : place;
-    }
+    if (broken.empty()) broken = opened.text;
   }
   problem_ = tarn::detail::concat(spec_.name, " is missing: ", joined(spec_.files, " or "),
                                   " was not found in the loader's path (LD_LIBRARY_PATH) nor in ",

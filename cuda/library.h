@@ -26,6 +26,9 @@ struct LibrarySpec {
   std::vector<std::string> files;  ///< sonames in order of preference
   const char* variable;            ///< environment variable that switches it
   const char* without;             ///< what happens without it, as a clause
+  /// What it opens by itself, by name only: opened before, so that the loader, which keeps them by
+  /// name, also knows those in the toolkit's folders.
+  std::vector<std::string> needs = {};
 };
 
 /// One library, opened as a whole or not at all. Looked for where the dynamic loader looks
@@ -50,6 +53,7 @@ class Library {
   const std::string& problem() const { return problem_; }
 
  private:
+  void open();
   void* find(const char* symbol);
 
   LibrarySpec spec_;

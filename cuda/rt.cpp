@@ -21,9 +21,11 @@ namespace {
 
 // The first error that no later call recovers from; what follows is its echo.
 std::mutex fatal_mutex;
-std::string fatal_text;
+std::string& fatal_text = *new std::string;  // outlives static destructors that free memory
 
 bool ends_the_context(cudaError_t code) {
+  constexpr int kContained = 226;  // cudaErrorContained, which older headers lack
+  if (static_cast<int>(code) == kContained) return true;
   switch (code) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
@@ -35,6 +37,8 @@ bool ends_the_context(cudaError_t code) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorExternalDevice:
       return true;
     default:
       return false;
@@ -97,8 +101,17 @@ std::string explain(cudaError_t code) {
                               cudaGetErrorName(code), ", ", static_cast<int>(code), ")");
 }
 
+bool is_one_of_several_ranks() {
+  for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char* text = std::getenv(size);
+    if (text && std::atoi(text) > 1) return true;
+  }
+  return false;
+}
+
 const Discovery& discovery() {
   static const Discovery& found = *[] {
+    if (is_one_of_several_ranks()) expect_ranks();
     auto* d = new Discovery;
     const cudaError_t code = cudaGetDeviceCount(&d->count);
     if (code != cudaSuccess) d->count = 0;
@@ -125,8 +138,27 @@ void fail_call(cudaError_t code, const char* call) {
       cudaGetErrorName(code), ", ", static_cast<int>(code), ")");
   const std::lock_guard lock(fatal_mutex);
   if (!fatal_text.empty()) throw DeviceError(text + "; the first error was: " + fatal_text);
+  if (code == cudaErrorMemoryAllocation) {
+    throw OutOfMemoryError(text + "; CUDA's own needs do not fit beside the memory in use");
+  }
   if (ends_the_context(code)) fatal_text = text;
   throw DeviceError(text);
+}
+
+bool context_has_ended() noexcept {
+  const std::lock_guard lock(fatal_mutex);
+  return !fatal_text.empty();
+}
+
+void expect_ranks() {
+  static std::atomic<bool> done{false};
+  if (done.exchange(true)) return;
+  // The first launch of a kernel would load it then and there, and wait with the context locked for
+  // what runs on the GPU. If that is a collective, and the rank it waits for is in the same place,
+  // neither goes on. Costs time at the start, and the memory of all kernels.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // Streams beyond the usual 8 share a queue, where work for one rank holds up that for another.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
 int device_count() {
@@ -228,6 +260,11 @@ void detail::before_launch(const void* kernel, size_t shared, int device) {
   TARN_CUDA_CALL(cudaFuncSetAttribute, kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                  static_cast<int>(shared));
   size = shared;
+}
+
+void detail::make_room(int device) {
+  cudaGetLastError();
+  empty_cache(Device(DeviceType::kCUDA, device));
 }
 
 void detail::after_launch(cudaError_t code, const void* kernel, const cudaLaunchConfig_t& config,

@@ -11,8 +11,9 @@
 
 namespace tarn::cuda {
 
-/// Throws DeviceError "cuda: <call> failed on cuda:<i>: <text> (<name>, <code>)". After an error
-/// that ends the context, later failures repeat the first one's text.
+/// Throws DeviceError "cuda: <call> failed on cuda:<i>: <text> (<name>, <code>)", or
+/// OutOfMemoryError if the device's memory is full. After an error that ends the context, later
+/// failures repeat the first one's text.
 [[noreturn, gnu::cold]] void fail_call(cudaError_t code, const char* call);
 
 inline void check_call(cudaError_t code, const char* call) {
@@ -21,6 +22,14 @@ inline void check_call(cudaError_t code, const char* call) {
 
 /// Runs a CUDA call; any code but cudaSuccess throws.
 #define TARN_CUDA_CALL(function, ...) ::tarn::cuda::check_call(function(__VA_ARGS__), #function)
+
+/// True after an error that ends the context: no call recovers from it.
+bool context_has_ended() noexcept;
+
+/// Sets what a process that is one of several ranks needs from CUDA, unless the environment says
+/// otherwise. Has an effect before the first use of CUDA only. Processes in which WORLD_SIZE or
+/// another launcher's word for it is above 1 need not call it.
+void expect_ranks();
 
 /// Number of usable devices; 0 without a driver or a GPU.
 int device_count();

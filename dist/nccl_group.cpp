@@ -3,6 +3,7 @@
 
 #ifdef TARN_HAVE_NCCL
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -17,6 +18,9 @@
 
 namespace tarn::dist {
 namespace {
+
+// To leave in good order all ranks must come, and one may still be writing a checkpoint.
+constexpr Millis kLeave{30000};
 
 // The same for two ranks if and only if they use one GPU of one host.
 std::string gpu_name(int device) {
@@ -72,6 +76,7 @@ class NcclGroup final : public ProcessGroup {
     state_->options = options;
     state_->notes = std::make_unique<Notes>(store, name, rank, size, std::move(peers));
     state_->store = std::move(store);
+    state_->enter();
     std::vector<int> all(static_cast<size_t>(size));
     std::iota(all.begin(), all.end(), 0);
     queue_ = add_queue("", std::move(all));
@@ -90,8 +95,9 @@ class NcclGroup final : public ProcessGroup {
     for (auto& [way, queue] : ways_) queue->drain();
     if (!state_->dead().empty()) return;
     state_->notes->publish(Ending{.last = state_->last, .text = "it left the group"});
-    queue_->leave();
-    for (auto& [way, queue] : ways_) queue->leave();
+    const auto deadline = Clock::now() + std::min(kLeave, state_->options.group.timeout);
+    queue_->leave(deadline);
+    for (auto& [way, queue] : ways_) queue->leave(deadline);
   }
 
   const char* transport() const override { return "nccl"; }
@@ -163,6 +169,7 @@ std::string why_no_nccl() {
 
 std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<Store> store, int rank, int size,
                                               NcclOptions options) {
+  cuda::expect_ranks();
   const std::string why = why_no_nccl();
   TARN_CHECK_AS(UnsupportedError, why.empty(), "nccl group: ", why);
   const int devices = backend(DeviceType::kCUDA).device_count();

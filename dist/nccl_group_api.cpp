@@ -3,6 +3,7 @@
 
 #include "tarn/dist/nccl_group_api.h"
 
+#include <optional>
 #include <thread>
 
 #include "tarn/cuda/library.h"
@@ -131,7 +132,8 @@ void Communicator::run(const std::vector<Call>& calls, Clock::time_point deadlin
 }
 
 // Until the last call has left the state "in progress": only then the kernel is in the stream.
-void Communicator::settle(const char* call, Clock::time_point deadline) {
+void Communicator::settle(const char* call, Clock::time_point deadline,
+                          const std::function<bool()>& hopeless) {
   const auto start = Clock::now();
   for (Pause pause;; pause()) {
     ncclResult_t state = ncclSuccess;
@@ -142,6 +144,7 @@ void Communicator::settle(const char* call, Clock::time_point deadline) {
       check_result(state, call);
     }
     if (state == ncclSuccess) return;
+    TARN_CHECK_AS(DistError, !hopeless || !hopeless(), "nccl: ", call, ": another rank is gone");
     TARN_CHECK_AS(TimeoutError, Clock::now() < deadline, "nccl: ", call, " was in progress after ",
                   duration_text(std::chrono::round<Millis>(Clock::now() - start)));
   }
@@ -155,21 +158,35 @@ void Communicator::check() {
   check_result(state, "a collective under way");
 }
 
+// Without the lock: NCCL waits here for the kernels of the GPU, and the queue's thread must go on
+// meanwhile.
 void Communicator::abort() noexcept {
-  const std::lock_guard lock(mutex_);
-  aborted_ = true;
-  if (!comm_) return;
-  nccl_api().abort(std::exchange(comm_, nullptr));
+  ncclComm_t comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    comm = std::exchange(comm_, nullptr);
+  }
+  if (!comm) return;
+  // The thread may be a new one: without a device it would set up the first GPU's context.
+  std::optional<cuda::DeviceGuard> guard;
+  try {
+    guard.emplace(device_);
+  } catch (const std::exception&) {  // the GPU is lost; NCCL's threads and sockets are to end
+  }
+  nccl_api().abort(comm);
 }
 
-void Communicator::finish(Millis limit) noexcept {
+void Communicator::finish(Clock::time_point deadline,
+                          const std::function<bool()>& hopeless) noexcept {
   try {
+    const cuda::DeviceGuard guard(device_);
     {
       const std::lock_guard lock(mutex_);
       if (!comm_) return;
       check_result(nccl_api().finalize(comm_), "ncclCommFinalize");
     }
-    settle("ncclCommFinalize", Clock::now() + limit);
+    settle("ncclCommFinalize", deadline, hopeless);
     const std::lock_guard lock(mutex_);
     nccl_api().destroy(std::exchange(comm_, nullptr));
   } catch (const std::exception&) {  // another rank left in another way

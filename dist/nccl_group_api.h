@@ -55,8 +55,8 @@ class Pause {
 /// An id for one communicator, to be given to all its ranks.
 std::string nccl_unique_id(int device);
 
-/// One ncclComm_t that never blocks the caller for longer than a deadline. Thread safety: abort()
-/// and check() may be called from any thread, the rest from one at a time.
+/// One ncclComm_t that never blocks the caller for longer than a deadline, but for abort(). Thread
+/// safety: abort() and check() may be called from any thread, the rest from one at a time.
 class Communicator {
  public:
   using Call = std::function<ncclResult_t(const NcclApi&, ncclComm_t, cudaStream_t)>;
@@ -75,15 +75,17 @@ class Communicator {
   void check();
   /// Ends what is under way, whose results are undefined then.
   void abort() noexcept;
-  /// Leaves in good order if that is possible within the limit; aborts if it is not.
-  void finish(Millis limit) noexcept;
+  /// Leaves in good order, for which all ranks must come; aborts if they have not come by the
+  /// deadline, or when `hopeless` says that one never will.
+  void finish(Clock::time_point deadline, const std::function<bool()>& hopeless) noexcept;
 
   int device() const { return device_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
 
  private:
-  void settle(const char* call, Clock::time_point deadline);
+  void settle(const char* call, Clock::time_point deadline,
+              const std::function<bool()>& hopeless = {});
   void check_result(ncclResult_t result, const char* call) const;
 
   int device_, rank_, size_;

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "tarn/core/capture.h"
 #include "tarn/core/transfer.h"
 #include "tarn/dist/nccl_group_calls.h"
 
@@ -18,7 +19,6 @@ constexpr Millis kBusyLook{2}, kIdleLook{600};  // of the thread, with and witho
 constexpr Millis kStoreLook{100};               // for news of other ranks, with work under way
 constexpr Millis kLastLook{50};                 // at a collective, when something has gone wrong
 constexpr Millis kSuspicion{250};  // what a rank did before it went is done by then, or never
-constexpr Millis kLeave{2000};     // to leave a communicator in good order
 
 // Streams outlive groups: the allocator still refers to those that used its memory.
 class StreamPool {
@@ -88,8 +88,23 @@ void NcclQueue::drain() {
   if (thread_.joinable()) thread_.join();
 }
 
-void NcclQueue::leave() noexcept {
-  comm_.finish(std::min(kLeave, state_->options.group.timeout));
+void NcclQueue::leave(Clock::time_point deadline) noexcept {
+  auto next = Clock::now() + kStoreLook;
+  comm_.finish(deadline, [&] {
+    if (Clock::now() < next) return false;
+    next = Clock::now() + kStoreLook;
+    return others_gone();
+  });
+}
+
+// True if one of them will not leave in good order any more.
+bool NcclQueue::others_gone() {
+  if (!state_->notes->dead(ranks_).empty()) return true;
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](int rank) {
+    if (rank == state_->rank) return false;
+    const auto ending = state_->notes->ending(rank);
+    return ending && ending->failed;
+  });
 }
 
 // A value of the store, with an eye on the ranks that should bring it.
@@ -142,6 +157,10 @@ void NcclQueue::check_calls(const Header& mine, Clock::time_point deadline) {
 }
 
 WorkPtr NcclQueue::add(Collective c) {
+  const Device device = state_->options.device;
+  TARN_CHECK_AS(UnsupportedError, !tarn::detail::is_capturing(current_stream(device)),
+                kind_name(c.kind), ": cannot be recorded into a CUDA graph, since the group's own ",
+                "thread calls NCCL; call it outside of the captured step");
   for (const auto* tensors : {&c.inputs, &c.outputs}) {
     for (const Tensor& t : *tensors) {
       if (t.numel() > 0) record_stream(t, stream_);
@@ -317,9 +336,10 @@ void NcclQueue::fail(NcclWork& work, std::exception_ptr error) {
     error = std::current_exception();
   }
   if (name_.empty()) state_->recorder.changed(work.number_, FlightRecorder::State::kFailed);
-  state_->fail(text);  // writes the record, before anybody who waits goes on
+  const bool first = state_->die(text);  // writes the record, before anybody who waits goes on
   work.end(error);
   end_all();
+  if (first) state_->abort_queues();
 }
 
 // The group is dead: so is all that is under way or queued.

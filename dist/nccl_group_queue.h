@@ -22,7 +22,7 @@ namespace tarn::dist {
 class NcclQueue;
 
 /// What a group, its queues and its Works share.
-struct NcclState {
+struct NcclState : std::enable_shared_from_this<NcclState> {
   int rank = 0, size = 1;
   NcclOptions options;
   std::shared_ptr<Store> store;
@@ -41,11 +41,21 @@ struct NcclState {
   /// Why the group is dead; "" if it is not.
   std::string dead();
   void check_alive();
-  /// Marks the group dead, tells the others, ends what is under way. The first reason stays.
+  /// Marks the group dead, writes the record and tells the others. False if it was dead before:
+  /// the first reason stays.
+  bool die(const std::string& reason);
+  /// Ends what is under way on the GPU. REQUIRES: dead. Whoever waits for a work must have been
+  /// woken, or be woken by another thread: this may take long.
+  void abort_queues();
+  /// Both.
   void fail(const std::string& reason);
   void add(const std::shared_ptr<NcclQueue>& queue);
+  /// Makes the group known to the others of the process.
+  void enter();
 
  private:
+  void fail_neighbours();
+
   std::mutex mutex_;
   std::string dead_;
   std::vector<std::weak_ptr<NcclQueue>> queues_;
@@ -103,8 +113,8 @@ class NcclQueue {
   void abort() noexcept { comm_.abort(); }
   /// Lets what is queued end, or fail at its limit.
   void drain();
-  /// Leaves the communicator. REQUIRES: drained.
-  void leave() noexcept;
+  /// Leaves the communicator, as the other ranks do by the deadline. REQUIRES: drained.
+  void leave(Clock::time_point deadline) noexcept;
 
  private:
   using WorkRef = std::shared_ptr<NcclWork>;
@@ -117,6 +127,7 @@ class NcclQueue {
   bool finishes(NcclWork& work);
   void end_front();
   void check_others(uint64_t number);
+  bool others_gone();
   void answer_news();
   void explain(NcclWork& work, const std::string& said);
   void fail(NcclWork& work, std::exception_ptr error);

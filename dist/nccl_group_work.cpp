@@ -1,12 +1,45 @@
 // nccl_group_work.cpp - one collective under way over NCCL, and the state that all of them share.
 #ifdef TARN_HAVE_NCCL
 
+#include <algorithm>
+#include <future>
 #include <optional>
 
 #include "tarn/dist/nccl_group_queue.h"
 #include "tarn/dist/waited.h"
 
 namespace tarn::dist {
+namespace {
+
+constexpr Millis kAbort{10000};  // to abort a group; longer, and another one is in its way
+
+// Of this process.
+class LiveGroups {
+ public:
+  void add(std::weak_ptr<NcclState> group) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& weak) { return weak.expired(); });
+    groups_.push_back(std::move(group));
+  }
+  std::vector<std::shared_ptr<NcclState>> all() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<NcclState>> live;
+    for (const auto& weak : groups_) {
+      if (auto group = weak.lock()) live.push_back(std::move(group));
+    }
+    return live;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NcclState>> groups_;
+};
+LiveGroups& live_groups() {
+  static LiveGroups& instance = *new LiveGroups;
+  return instance;
+}
+
+}  // namespace
 
 std::string NcclState::dead() {
   const std::lock_guard lock(mutex_);
@@ -18,20 +51,55 @@ void NcclState::check_alive() {
   if (!reason.empty()) throw DistError(ended_earlier(reason));
 }
 
-void NcclState::fail(const std::string& reason) {
-  std::vector<std::shared_ptr<NcclQueue>> queues;
+bool NcclState::die(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (!dead_.empty()) return;
+    if (!dead_.empty()) return false;
     dead_ = reason;
-    for (const auto& weak : queues_) {
-      if (auto queue = weak.lock()) queues.push_back(std::move(queue));
-    }
   }
   notes->publish(Ending{.failed = true, .last = last, .text = reason});
-  for (const auto& queue : queues) queue->abort();
   recorder.write(options.group.name, rank, size, reason);
   if (options.cpu) options.cpu->abort(reason);
+  return true;
+}
+
+// All at the same time: ncclCommAbort frees memory, for which the GPU waits until all its kernels
+// are done, those of communicators that were not aborted yet among them.
+void NcclState::abort_queues() {
+  std::vector<std::future<void>> aborts;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : queues_) {
+      const auto queue = weak.lock();
+      if (queue) aborts.push_back(std::async(std::launch::async, [queue] { queue->abort(); }));
+    }
+  }
+  const auto deadline = Clock::now() + std::min(kAbort, options.group.timeout);
+  for (const auto& abort : aborts) {
+    if (abort.wait_until(deadline) == std::future_status::ready) continue;
+    fail_neighbours();
+    break;
+  }
+}
+
+// The groups of this process on the same GPU: kernels of theirs keep the aborts of this one from
+// ending, and those may keep their threads from seeing that they wait for the same lost rank.
+void NcclState::fail_neighbours() {
+  const std::string reason = "group " + options.group.name + " on the same GPU ended (" + dead() +
+                             "), which takes until this group's collectives end";
+  std::vector<std::future<void>> fails;
+  for (const auto& other : live_groups().all()) {
+    if (other.get() == this || !(other->options.device == options.device)) continue;
+    fails.push_back(std::async(std::launch::async, [=] { other->fail(reason); }));
+  }
+}
+
+void NcclState::enter() {
+  live_groups().add(weak_from_this());
+}
+
+void NcclState::fail(const std::string& reason) {
+  if (die(reason)) abort_queues();
 }
 
 void NcclState::add(const std::shared_ptr<NcclQueue>& queue) {

@@ -3,8 +3,13 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/capture.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_random.h"
 #include "tarn/nn/init.h"
@@ -124,12 +129,13 @@ Tensor sinusoidal_positions(int64_t time, int64_t size) {
   return from_vector(table, {time, size});
 }
 
-Tensor rotary_positions(const Tensor& x, int64_t first, double base) {
-  TARN_CHECK_AS(ShapeError, x.dim() == 4 && x.size(3) % 2 == 0,
-                "rotary_positions: x must be [B, H, T, D] with even D; got ", x.describe());
-  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), "rotary_positions: x must be floating; got ",
-                x.describe());
-  TARN_CHECK_AS(ValueError, base > 0, "rotary_positions: base must be positive; got ", base);
+namespace {
+
+struct RotaryTables {
+  Tensor cosines, sines;  // [T, D / 2]
+};
+
+RotaryTables make_rotary_tables(const Tensor& x, int64_t first, double base) {
   const int64_t time = x.size(2), half = x.size(3) / 2;
   std::vector<float> cosines(static_cast<size_t>(time * half)), sines(cosines.size());
   for (int64_t i = 0; i < time * half; ++i) {
@@ -141,7 +147,42 @@ Tensor rotary_positions(const Tensor& x, int64_t first, double base) {
   const auto table = [&](const std::vector<float>& values) {
     return from_vector(values, {time, half}).to(x.device()).to(x.dtype());
   };
-  const Tensor c = table(cosines), s = table(sines);
+  return {table(cosines), table(sines)};
+}
+
+// Made once for each stream that uses them: copies from the host cannot be recorded into a CUDA
+// graph. A graph keeps those that it reads; others go when there are too many.
+std::shared_ptr<const RotaryTables> rotary_tables(const Tensor& x, int64_t first, double base) {
+  using Key = std::tuple<DeviceType, int, void*, DType, int64_t, int64_t, int64_t, double>;
+  constexpr size_t kMost = 64;
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::map<Key, std::shared_ptr<const RotaryTables>>;
+  const Device device = x.device();
+  const Stream stream = current_stream(device);
+  const Key key(device.type, device.index, stream.handle, x.dtype(), x.size(2), x.size(3), first,
+                base);
+  const std::lock_guard lock(mutex);
+  auto found = all.find(key);
+  if (found == all.end()) {
+    auto made = std::make_shared<const RotaryTables>(make_rotary_tables(x, first, base));
+    if (all.size() == kMost) all.clear();
+    found = all.emplace(key, std::move(made)).first;
+  }
+  tarn::detail::keep_for_graph(stream, found->second);
+  return found->second;
+}
+
+}  // namespace
+
+Tensor rotary_positions(const Tensor& x, int64_t first, double base) {
+  TARN_CHECK_AS(ShapeError, x.dim() == 4 && x.size(3) % 2 == 0,
+                "rotary_positions: x must be [B, H, T, D] with even D; got ", x.describe());
+  TARN_CHECK_AS(DTypeError, is_floating(x.dtype()), "rotary_positions: x must be floating; got ",
+                x.describe());
+  TARN_CHECK_AS(ValueError, base > 0, "rotary_positions: base must be positive; got ", base);
+  const auto tables = rotary_tables(x, first, base);
+  const Tensor &c = tables->cosines, &s = tables->sines;
+  const int64_t half = x.size(3) / 2;
   const Tensor a = x.narrow(3, 0, half), b = x.narrow(3, half, half);
   return cat({a * c - b * s, b * c + a * s}, 3);
 }

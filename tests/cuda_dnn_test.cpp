@@ -11,6 +11,7 @@
 #include "tarn/cuda/dnn_graph.h"
 #include "tarn/cuda/dnn_settings.h"
 #include "tarn/cuda/graph.h"
+#include "tarn/tests/tests_throws.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
 #endif
@@ -265,6 +266,22 @@ TEST_F(CudaDnn, a_handle_that_takes_no_stream_is_kept_for_the_next_call) {
   emu::clear_failures();
   EXPECT_EQ(forward_error(kCases[0]), "");
   EXPECT_EQ(created(), before);
+}
+
+TEST_F(CudaDnn, memory_that_it_lacks_is_taken_from_the_cache) {
+  const auto code = CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  { const Tensor cached = empty({int64_t{8} << 20}, {.device = kCuda}); }
+  const int64_t before = memory_stats(kCuda).reserved;
+  emu::fail_call("cudnnBackendFinalize", 1, code);
+  EXPECT_EQ(forward_error(kCases[0]), "");
+  EXPECT_LT(memory_stats(kCuda).reserved, before);
+  forget_dnn_plans();
+  emu::fail_call("cudnnBackendFinalize", 1, code);
+  emu::fail_call("cudnnBackendFinalize", 2, code);
+  EXPECT_THROWS_WITH((void)forward_error(kCases[0]), OutOfMemoryError,
+                     "cuDNN's own needs do not fit beside the memory in use");
+  emu::clear_failures();
+  EXPECT_EQ(forward_error(kCases[0]), "");
 }
 
 TEST_F(CudaDnn, an_incomplete_installation_is_said_once_and_done_without) {

@@ -182,6 +182,7 @@ TEST_F(EmuDevicesDeathTest, memory_of_another_device_needs_peer_access) {
   EXPECT_EXIT(
       {
         cudaDeviceEnablePeerAccess(0, 0);
+        tarn::emu::settings().peer_kernels = true;
         run(write_at, here.get(), 0);
         run(follow, pointer.get());
         std::exit(testing::Test::HasFailure() ? 1 : 0);

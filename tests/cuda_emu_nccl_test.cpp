@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <nccl.h>
 
 #include "tarn/core/raw_elementwise.h"
+#include "tarn/cuda/graph.h"
 #include "tarn/tests/cuda_emu_tools.h"
 #include "tarn/tests/dist_tools.h"
 #include "tarn/tests/tests_throws.h"
@@ -244,6 +246,82 @@ TEST_F(EmuNccl, a_call_that_fails_ends_the_group_on_both_ranks) {
     expect_part(other, "(ncclSystemError, 2)");
     tarn::emu::clear_failures();
   }
+}
+
+TEST_F(EmuNccl, a_collective_in_a_recorded_step_is_refused) {
+  dist::test::run_ranks("nccl", 2, [](dist::ProcessGroup& g) {
+    const tarn::Tensor x = tarn::ones({10}, on(g));
+    tarn::cuda::Graph graph(dist::test::device_of(g));
+    const auto step = [&] { g.all_reduce(x)->wait(); };
+    EXPECT_THROWS_WITH(graph.capture(step, 0), tarn::UnsupportedError,
+                       "all_reduce: cannot be recorded into a CUDA graph");
+    step();
+    EXPECT_EQ(x.to_vector<float>(), std::vector<float>(10, 2.0f));
+  });
+}
+
+TEST_F(EmuNccl, a_rank_that_leaves_late_is_waited_for) {
+  const uint64_t aborts = tarn::emu::call_count("ncclCommAbort");
+  dist::test::run_ranks("nccl", 2, [](dist::ProcessGroup& g) {
+    g.all_reduce(tarn::ones({10}, on(g)))->wait(dist::Millis(10000));
+    // A checkpoint is written, say.
+    if (g.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2200));
+  });
+  EXPECT_EQ(tarn::emu::call_count("ncclCommAbort"), aborts);
+}
+
+// An abort waits for all kernels of the GPU, so each communicator that is stuck must be aborted
+// before any of the aborts can end, and whoever waits must be told before that.
+TEST_F(EmuNccl, a_group_with_several_stuck_communicators_ends) {
+  const auto errors = errors_of("nccl", 2, [&](dist::ProcessGroup& g) {
+    const tarn::Tensor x = tarn::zeros({8}, on(g));
+    g.all_reduce(x)->wait();
+    for (uint32_t tag : {1u, 2u}) {  // makes their communicators
+      (g.rank() == 0 ? g.send(x, 1, tag) : g.recv(x, 0, tag))->wait();
+    }
+    if (g.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const dist::WorkPtr stuck = g.send(x, 1, 1), also = g.send(x, 1, 2), all = g.all_reduce(x);
+    std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      g.abort("it was told to");
+    }).join();
+    const auto start = dist::Clock::now();
+    for (const dist::WorkPtr& work : {stuck, also, all}) EXPECT_THROW(work->wait(), tarn::Error);
+    EXPECT_LT(dist::Clock::now() - start, dist::Millis(1000));
+  });
+  EXPECT_EQ(errors[0], "");
+}
+
+// Two groups of a process on one GPU, both stuck: the one that notices first ends the other too.
+TEST_F(EmuNccl, a_group_ends_whose_gpu_is_held_by_another_group) {
+  const auto store = std::make_shared<dist::MemoryStore>();
+  std::barrier over(2);
+  const auto run = [&](int rank) {
+    const auto make = [&](const char* name, int limit) {
+      auto options = dist::test::quick(dist::Millis(limit));
+      options.name = name;
+      options.start_timeout = dist::Millis(20000);
+      return dist::make_nccl_group(
+          store, rank, 2,
+          {.group = options, .device = tarn::Device(tarn::DeviceType::kCUDA, rank)});
+    };
+    const auto patient = make("patient", 60000), quick = make("quick", 300);
+    const tarn::Tensor x =
+        tarn::zeros({8}, {.device = tarn::Device(tarn::DeviceType::kCUDA, rank)});
+    for (const auto& group : {patient, quick}) group->all_reduce(x)->wait(dist::Millis(10000));
+    if (rank == 0) {
+      const auto start = dist::Clock::now();
+      const dist::WorkPtr held = patient->all_reduce(x);
+      EXPECT_THROW(quick->all_reduce(x)->wait(dist::Millis(30000)), tarn::Error);
+      EXPECT_THROWS_WITH(held->wait(dist::Millis(30000)), dist::DistError,
+                         "group quick on the same GPU ended (");
+      EXPECT_LT(dist::Clock::now() - start, dist::Millis(20000));
+    }
+    over.arrive_and_wait();
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
 }
 
 TEST_F(EmuNccl, a_group_that_cannot_start_says_why_on_all_ranks) {

@@ -252,6 +252,27 @@ TEST_F(EmuStream, calls_that_synchronise_invalidate_a_capture) {
             cudaErrorStreamCaptureIsolation);
 }
 
+TEST_F(EmuStream, no_mode_lets_the_device_be_waited_for_while_it_is_captured) {
+  cudaGraph_t graph = nullptr;
+  EXPECT_CUDA(cudaStreamBeginCapture(first_, cudaStreamCaptureModeRelaxed));
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_F(EmuStream, a_captured_event_cannot_be_asked_until_it_is_recorded_again) {
+  cudaGraph_t graph = nullptr;
+  EXPECT_CUDA(cudaStreamBeginCapture(first_, cudaStreamCaptureModeRelaxed));
+  EXPECT_CUDA(cudaEventRecord(event_, first_));
+  EXPECT_CUDA(cudaStreamEndCapture(first_, &graph));
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorCapturedEvent);
+  EXPECT_EQ(cudaEventSynchronize(event_), cudaErrorCapturedEvent);
+  EXPECT_EQ(cudaStreamWaitEvent(second_, event_, 0), cudaErrorCapturedEvent);
+  EXPECT_CUDA(cudaEventRecord(event_, first_));
+  EXPECT_CUDA(cudaEventSynchronize(event_));
+  EXPECT_CUDA(cudaEventQuery(event_));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+}
+
 TEST_F(EmuStream, a_branch_must_be_joined_and_modes_can_be_relaxed) {
   const DeviceArray<float> data(4);
   cudaGraph_t graph = nullptr;

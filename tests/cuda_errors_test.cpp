@@ -2,12 +2,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
 
 #include "gpu_tools.h"
 #include "tests_throws.h"
 
 #include "tarn/autograd/functions.h"
+#include "tarn/core/allocator.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
+#include "tarn/core/transfer.h"
 #if defined(TARN_CUDA_EMU)
 #include "tarn/cuda/emu/hooks.h"
 #endif
@@ -155,6 +161,40 @@ TEST_F(CudaErrors, a_launch_that_fails_names_the_kernel_and_the_next_works) {
   EXPECT_EQ(add(x, x).to_vector<float>(), std::vector<float>(5, 2.0f));
 }
 
+TEST_F(CudaErrors, a_launch_without_memory_is_tried_again_with_the_cache_emptied) {
+  const Tensor x = ones({5}).to(kCuda);
+  { const Tensor cached = empty({int64_t{8} << 20}, {.device = kCuda}); }
+  const int64_t before = memory_stats(kCuda).reserved;
+  emu::fail_call("cudaLaunchKernelEx", 1, kOutOfMemory);
+  EXPECT_EQ(add(x, x).to_vector<float>(), std::vector<float>(5, 2.0f));
+  EXPECT_LT(memory_stats(kCuda).reserved, before);
+  emu::fail_call("cudaLaunchKernelEx", 1, kOutOfMemory);
+  emu::fail_call("cudaLaunchKernelEx", 2, kOutOfMemory);
+  EXPECT_THROWS_WITH(add(x, x), OutOfMemoryError,
+                     "cuda: launch of tarn::cuda::elementwise_kernel<");
+  emu::clear_failures();
+  EXPECT_EQ(add(x, x).to_vector<float>(), std::vector<float>(5, 2.0f));
+}
+
+TEST_F(CudaErrors, an_event_that_cannot_be_asked_does_not_free_memory_in_use) {
+  Backend& cuda = backend(DeviceType::kCUDA);
+  const bool lazy = std::exchange(emu::settings().lazy, true);
+  const Stream side = cuda.create_stream(0, 0);
+  Tensor x = empty({3000}, {.device = kCuda});
+  const void* first = x.data();
+  const Tensor host = pin_memory(zeros({3000}));
+  cuda.copy(x.data(), kCuda, host.data(), kCPU, 12000, side);
+  record_stream(x, side);
+  x = Tensor();
+  emu::fail_call("cudaEventQuery", 1, kUnknown);
+  EXPECT_NE(empty({3000}, {.device = kCuda}).data(), first);
+  emu::clear_failures();
+  cuda.synchronize(side);
+  emu::settings().lazy = lazy;
+  EXPECT_EQ(empty({3000}, {.device = kCuda}).data(), first);
+  cuda.destroy_stream(side);
+}
+
 TEST_F(CudaErrors, a_copy_that_fails_names_the_call) {
   const Tensor x = ones({5});
   emu::fail_call("cudaMemcpyAsync", 1, kUnknown);
@@ -187,6 +227,45 @@ TEST_F(CudaErrors, after_an_error_that_ends_the_context_later_ones_repeat_it) {
   EXPECT_EXIT(twice(), testing::ExitedWithCode(0),
               "<cuda: cudaStreamSynchronize failed on cuda:0: .*700\\)>\n"
               "(.|\n)*; the first error was: cuda: cudaStreamSynchronize failed on cuda:0: ");
+}
+
+class CudaFresh : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }  // a fresh process
+};
+
+TEST_F(CudaFresh, a_thread_that_looks_at_an_event_makes_no_context_on_the_first_gpu) {
+  const auto look = [] {
+    if (available_devices().size() < 3) std::exit(0);  // needs TARN_EMU_DEVICES=2
+    Backend& cuda = backend(DeviceType::kCUDA);
+    const Stream stream = cuda.default_stream(1);
+    const auto event = std::make_unique<Event>(stream.device, true);
+    event->record(stream);
+    std::thread([&] {
+      event->synchronize();
+      const bool done = event->query();
+      const Event later(stream.device);
+      if (!done || emu::has_context(0)) std::exit(1);
+    }).join();
+    std::thread([&] { cuda.pinned_free(cuda.pinned_allocate(64)); }).join();
+    std::exit(emu::has_context(0) || !emu::has_context(1) ? 1 : 0);
+  };
+  EXPECT_EXIT(look(), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaFresh, one_of_several_ranks_loads_kernels_before_collectives_run) {
+  const auto start = [](const char* size, const char* mode) {
+    setenv("WORLD_SIZE", size, 1);
+    if (mode) setenv("CUDA_MODULE_LOADING", mode, 1);
+    available_devices();
+    const char* now = std::getenv("CUDA_MODULE_LOADING");
+    std::fprintf(stderr, "<%s>", now ? now : "none");
+    std::exit(0);
+  };
+  unsetenv("CUDA_MODULE_LOADING");
+  EXPECT_EXIT(start("2", nullptr), testing::ExitedWithCode(0), "<EAGER>");
+  EXPECT_EXIT(start("2", "LAZY"), testing::ExitedWithCode(0), "<LAZY>");
+  EXPECT_EXIT(start("1", nullptr), testing::ExitedWithCode(0), "<none>");
 }
 
 class CudaAbsent : public testing::Test {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tests_throws.h"
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "tarn/core/error.h"
@@ -41,6 +42,15 @@ TEST_F(LibraryTest, present_library_binds_its_symbols) {
   EXPECT_EQ(library.path(), kPresent);
   EXPECT_EQ(library.problem(), "");
   EXPECT_EQ(cosine(0.0), 1.0);
+}
+
+TEST_F(LibraryTest, what_it_opens_by_itself_is_open_before) {
+  constexpr const char* kNeeded = "libBrokenLocale.so.1";  // of the C library; nobody uses it
+  if (void* open = dlopen(kNeeded, RTLD_NOW | RTLD_NOLOAD)) GTEST_SKIP() << "open at " << open;
+  LibrarySpec with = spec({kPresent});
+  with.needs = {"libtarn-absent.so.1", kNeeded};
+  EXPECT_TRUE(Library(with).usable());
+  EXPECT_NE(dlopen(kNeeded, RTLD_NOW | RTLD_NOLOAD), nullptr);
 }
 
 TEST_F(LibraryTest, missing_library_is_one_line_that_says_what_was_looked_for) {

@@ -365,7 +365,7 @@ TEST(CudaBlas, a_failing_call_names_itself_its_code_and_the_shapes) {
                      "f32");
   const Tensor c = zeros({3, 30, 40}).to(kCuda), d = zeros({3, 40, 50}).to(kCuda);
   emu::fail_call("cublasGemmStridedBatchedEx", 1, 3);  // CUBLAS_STATUS_ALLOC_FAILED
-  EXPECT_THROWS_WITH(raw::matmul(c, d), DeviceError,
+  EXPECT_THROWS_WITH(raw::matmul(c, d), OutOfMemoryError,
                      "(CUBLAS_STATUS_ALLOC_FAILED, 3) in matmul of [30, 40] x [40, 50] f32, batch "
                      "of 3");
   emu::fail_call("cublasLtMatmul", 1, 14);  // CUBLAS_STATUS_INTERNAL_ERROR

@@ -1,10 +1,14 @@
 // cuda_memory_test.cpp - copies, pinned memory, memory shared by streams, several devices.
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 #include "gpu_tools.h"
 #include "tests_throws.h"
 
+#include "tarn/core/allocator.h"
+#include "tarn/core/backend.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/raw_elementwise.h"
 #include "tarn/core/transfer.h"
@@ -124,6 +128,44 @@ TEST(CudaMemory, a_full_device_lists_the_biggest_owners) {
   EXPECT_NE(memory_summary(kCuda).find("cuda:0"), std::string::npos);
 }
 
+#if defined(TARN_CUDA_EMU)
+// What the device waits for may be a rank that is gone, and whoever is to notice needs memory too.
+TEST(CudaMemory, other_threads_get_memory_while_one_empties_the_cache) {
+  TARN_NEEDS_GPU();
+  empty_cache(kCuda);
+  std::atomic<bool> go_on{false}, second_done{false};
+  const auto wait = [](void* flag) {
+    while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+  };
+  { const Tensor cached = empty({int64_t{12} << 20}, {.device = kCuda}); }
+  const auto reserved = static_cast<size_t>(memory_stats(kCuda).reserved);
+  const Stream side = backend(DeviceType::kCUDA).create_stream(0, 0);
+  std::thread work([&] {
+    cuda::set_device(0);
+    TARN_CUDA_CALL(cudaLaunchHostFunc, cuda::raw_stream(side), wait, &go_on);
+    backend(DeviceType::kCUDA).synchronize(side);
+  });
+  const auto waits = [] { return emu::call_count("cudaDeviceSynchronize"); };
+  const uint64_t before = waits();
+  while (emu::call_count("cudaLaunchHostFunc") == 0) std::this_thread::yield();
+  std::thread first([] { empty_cache(kCuda); });
+  while (waits() == before) std::this_thread::yield();
+  EXPECT_TRUE(empty({int64_t{2} << 20}, {.device = kCuda}).defined());
+  set_memory_limit(reserved + (size_t{10} << 20), kCuda);
+  std::thread second([&] {  // fits only when the first has returned its memory
+    const Tensor x = empty({int64_t{12} << 20}, {.device = kCuda});
+    second_done = x.defined();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(second_done);
+  go_on = true;
+  for (std::thread* thread : {&work, &first, &second}) thread->join();
+  EXPECT_TRUE(second_done);
+  set_memory_limit(0, kCuda);
+  backend(DeviceType::kCUDA).destroy_stream(side);
+}
+#endif
+
 TEST(CudaMemory, an_emptied_cache_leaves_a_graph_its_memory) {
   TARN_NEEDS_GPU();
   const Tensor x = ones({int64_t{3} << 20}, {.device = kCuda}), y = zeros_like(x);
@@ -171,6 +213,12 @@ TEST(CudaMemory, tensors_move_between_devices) {
   const Tensor z = x.to(kCuda);
   z.t().to(second);
   EXPECT_EQ(z.t().to(second).to_vector<float>(), x.t().to_vector<float>());
+#if defined(TARN_CUDA_EMU)
+  const uint64_t enabled = emu::call_count("cudaDeviceEnablePeerAccess");
+  EXPECT_GE(enabled, 2u) << "else copies go through the host";
+  EXPECT_EQ(z.to(second).to(kCuda).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(emu::call_count("cudaDeviceEnablePeerAccess"), enabled) << "once for each pair";
+#endif
 }
 
 }  // namespace

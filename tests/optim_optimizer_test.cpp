@@ -323,11 +323,10 @@ TEST(OptimizerTest, a_part_of_a_state_that_is_missing_is_named) {
   const auto without = [&](const std::vector<std::string>& names) {
     TensorDict dict;
     for (const auto& [name, value] : whole) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) dict.add(name, value);
+      if (!std::count(names.begin(), names.end(), name)) dict.add(name, value);
     }
     return dict;
   };
-  adam.load_state_dict(without({}));
   adam.load_state_dict(without({"state.0.step", "state.0.exp_avg", "state.0.exp_avg_sq"}));
   for (const char* name : {"state.0.step", "state.0.exp_avg", "state.1.exp_avg_sq"}) {
     expect_error<ValueError>([&] { adam.load_state_dict(without({name})); },

@@ -41,6 +41,7 @@ bool is_device(int device) {
   X(cudaErrorIllegalInstruction, "an illegal instruction was encountered")                        \
   X(cudaErrorMisalignedAddress, "misaligned address")                                             \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                         \
+  X(cudaErrorNvlinkUncorrectable, "uncorrectable NVLink error detected during the execution")     \
   X(cudaErrorNotPermitted, "operation not permitted")                                             \
   X(cudaErrorNotSupported, "operation not supported")                                             \
   X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")        \
@@ -118,26 +119,27 @@ int attribute(cudaDeviceAttr name, int* value) {
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  TARN_EMU_ENTRY(cudaGetDeviceCount);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaGetDeviceCount);
   *count = settings().devices;
   return settings().devices > 0 ? cudaSuccess : fail(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  TARN_EMU_ENTRY(cudaSetDevice);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaSetDevice);
   if (!is_device(device)) return fail(cudaErrorInvalidDevice);
   set_current_device(device);
+  use_context(device);
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  TARN_EMU_ENTRY(cudaGetDevice);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaGetDevice);
   *device = current_device();
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  TARN_EMU_ENTRY(cudaGetDeviceProperties);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaGetDeviceProperties);
   if (!is_device(device)) return fail(cudaErrorInvalidDevice);
   std::memset(properties, 0, sizeof *properties);
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
@@ -165,7 +167,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int device) {
-  TARN_EMU_ENTRY(cudaDeviceGetAttribute);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaDeviceGetAttribute);
   if (!is_device(device)) return fail(cudaErrorInvalidDevice);
   return attribute(name, value) == 0 ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
@@ -188,7 +190,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  TARN_EMU_ENTRY(cudaDeviceCanAccessPeer);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaDeviceCanAccessPeer);
   if (!is_device(device) || !is_device(peer)) return fail(cudaErrorInvalidDevice);
   *can = device != peer;
   return cudaSuccess;

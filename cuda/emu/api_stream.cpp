@@ -93,6 +93,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
 cudaError_t cudaDeviceSynchronize() {
   TARN_EMU_ENTRY(cudaDeviceSynchronize);
   Lock lock = lock_runtime();
+  if (const cudaError_t error = refuse_device_in_capture(current_device())) return fail(error);
   if (const cudaError_t error = refuse_in_capture()) return fail(error);
   drain_device(current_device(), lock);
   return cudaSuccess;
@@ -172,6 +173,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   if (begin == nullptr || end == nullptr) return fail(cudaErrorInvalidResourceHandle);
   Lock lock = lock_runtime();
   const Event &from = *begin->event, &to = *end->event;
+  for (const Event* event : {&from, &to}) {
+    if (const cudaError_t error = refuse_captured(*event)) return fail(error);
+  }
   if (!from.timing || !to.timing || from.recorded == 0 || to.recorded == 0) {
     return fail(cudaErrorInvalidResourceHandle);
   }

@@ -275,6 +275,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op_h
   gemm.d.data = d;
   if (has_bias(op)) {
     if (op.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+    // The heuristic is told how the matrices lie, never the bias: kernels read it 16 bytes at a
+    // time.
+    if (reinterpret_cast<uintptr_t>(op.bias) % 16 != 0) {
+      die("cublasLtMatmul: the bias at %p is not aligned to 16 bytes", op.bias);
+    }
     gemm.bias = op.bias;
   }
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return CUBLAS_STATUS_SUCCESS;

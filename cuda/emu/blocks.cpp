@@ -48,8 +48,17 @@ void end_block(int device, char* data) {
   arena.blocks.erase(found);
 }
 
+// A block from before a graph that the graph frees: the rest of it uses the memory as it likes.
+void forget_block(int device, char* data) {
+  Arena& arena = arenas()[static_cast<std::size_t>(device)];
+  const auto found = arena.blocks.find(data);
+  if (found == arena.blocks.end()) return;
+  ASAN_UNPOISON_MEMORY_REGION(data, found->second.block_bytes);
+  arena.blocks.erase(found);
+}
+
 // A graph is replayed many times and its blocks are not: no marks there, and AddressSanitizer lets
-// it have `graphs_bytes` for good.
+// it have `graphs_bytes` for good; 0: the block is freed.
 void mark(const char* call, void* block, void* stream, std::size_t graphs_bytes,
           const std::function<void(int device, char* data)>& run) {
   Lock lock = lock_runtime();
@@ -66,6 +75,11 @@ void mark(const char* call, void* block, void* stream, std::size_t graphs_bytes,
   } else {
     arenas()[static_cast<std::size_t>(device)].marks_skipped = true;
     ASAN_UNPOISON_MEMORY_REGION(data, graphs_bytes);
+    if (graphs_bytes > 0) return;
+    Operation forget;
+    forget.run = [device, data] { forget_block(device, data); };
+    forget.is_mark = true;
+    capture_operation(*s, std::move(forget));
   }
 }
 

@@ -64,6 +64,18 @@ cudaError_t refuse_in_capture() {
   return error;
 }
 
+cudaError_t refuse_device_in_capture(int device) {
+  cudaError_t error = cudaSuccess;
+  for (const auto& capture : captures) {
+    for (const auto& [member, clock] : capture->members) {
+      if (member->device != device) continue;
+      capture->invalid = true;
+      error = cudaErrorStreamCaptureUnsupported;
+    }
+  }
+  return error;
+}
+
 cudaError_t refuse_capturing(const Stream& stream) {
   if (stream.capture == nullptr) return cudaSuccess;
   stream.capture->invalid = true;
@@ -96,16 +108,20 @@ void capture_record(Stream& stream, Event& event) {
       CapturedEvent{stream.capture, stream.capture->members[&stream]});
 }
 
+// Also when the capture is over: until the event is recorded in a stream that runs.
 cudaError_t refuse_captured(const Event& event) {
-  const auto capture = event.captured != nullptr ? event.captured->capture.lock() : nullptr;
-  if (capture == nullptr) return cudaSuccess;
-  capture->invalid = true;
+  if (event.captured == nullptr) return cudaSuccess;
+  if (const auto capture = event.captured->capture.lock()) capture->invalid = true;
   return cudaErrorCapturedEvent;
 }
 
 cudaError_t capture_wait(Stream& stream, const Event& event) {
   const auto capture = event.captured != nullptr ? event.captured->capture.lock() : nullptr;
-  if (capture == nullptr) {  // an event from before the capture
+  if (capture == nullptr) {  // an event from before the capture, or of one that is over
+    if (event.captured != nullptr) {
+      if (stream.capture != nullptr) stream.capture->invalid = true;
+      return cudaErrorCapturedEvent;
+    }
     if (stream.capture == nullptr || event.recorded == 0) return cudaSuccess;
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureIsolation;
@@ -191,7 +207,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  TARN_EMU_ENTRY(cudaThreadExchangeStreamCaptureMode);
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(cudaThreadExchangeStreamCaptureMode);
   std::swap(*mode, thread_mode);
   return cudaSuccess;
 }
@@ -226,7 +242,9 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::si
   TARN_EMU_ENTRY(cudaGraphGetNodes);
   if (graph == nullptr || count == nullptr) return fail(cudaErrorInvalidValue);
   if (nodes != nullptr) return fail(cudaErrorNotSupported);
-  *count = graph->operations.size();
+  const auto& all = graph->operations;
+  *count = static_cast<std::size_t>(
+      std::count_if(all.begin(), all.end(), [](const Operation& one) { return !one.is_mark; }));
   return cudaSuccess;
 }
 

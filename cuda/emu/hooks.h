@@ -33,10 +33,11 @@ struct Settings {
   unsigned seed = 1;
   bool protect = true;
   bool check_each_kernel = false;
+  bool peer_kernels = false;  // kernels may use memory of devices whose peer access is enabled
 };
 
-/// The settings in force; a test may change lazy, order, seed and check_each_kernel while no work
-/// is pending.
+/// The settings in force; a test may change lazy, order, seed, check_each_kernel and peer_kernels
+/// while no work is pending.
 Settings& settings();
 
 /// A caching allocator hands out `bytes` at `block`, which is `block_bytes` long and used on
@@ -68,6 +69,9 @@ uint64_t call_count(const char* name);
 bool stands_in_for(const char* library);
 /// Its entry point, as dlsym would find it in the real library; null if there is none.
 void* library_symbol(const char* name);
+
+/// True once a call has needed a context on the device: hundreds of MB of a real one's memory.
+bool has_context(int device);
 
 struct Launch {
   std::string kernel;  // readable name

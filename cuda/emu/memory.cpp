@@ -246,13 +246,19 @@ MemoryAccess::~MemoryAccess() {
   for (int device : opened_) close_arena(arenas()[static_cast<std::size_t>(device)]);
 }
 
-bool can_access(int device, int peer) {
+bool is_peer(int device, int peer) {
   const auto& peers = arenas()[static_cast<std::size_t>(device)].peers;
   return static_cast<std::size_t>(peer) < peers.size() && peers[static_cast<std::size_t>(peer)];
 }
 
+// Peer access is for copies. A kernel that is given another device's memory is a mistake, which a
+// GPU would not find but be slow at.
+bool can_access(int device, int peer) {
+  return settings().peer_kernels && is_peer(device, peer);
+}
+
 bool enable_peer(int device, int peer) {
-  if (can_access(device, peer)) return false;
+  if (is_peer(device, peer)) return false;
   auto& peers = arenas()[static_cast<std::size_t>(device)].peers;
   peers.resize(arenas().size());
   peers[static_cast<std::size_t>(peer)] = true;

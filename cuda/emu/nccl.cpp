@@ -158,6 +158,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   TARN_EMU_NCCL(ncclCommAbort);
   if (comm == nullptr) return ncclInvalidArgument;
   comm->comm->close();
+  comm->comm->wait_for_device();
   delete comm;
   return ncclSuccess;
 }

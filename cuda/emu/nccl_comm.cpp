@@ -198,6 +198,11 @@ void NcclComm::close() {
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
 }
 
+void NcclComm::wait_for_device() {
+  Lock lock = lock_runtime();
+  drain_device(device_, lock);
+}
+
 }  // namespace tarn::emu
 
 #endif  // TARN_HAVE_NCCL

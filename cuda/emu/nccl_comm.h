@@ -48,6 +48,9 @@ class NcclComm : public std::enable_shared_from_this<NcclComm> {
   /// Ends all that is under way; later calls fail. Comes before the end of the last reference,
   /// which may be an operation's and die with the emulator's mutex held.
   void close();
+  /// As NCCL, which frees memory at the end: until all work of the device is done, other
+  /// communicators' too.
+  void wait_for_device();
   std::string error_text();
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -51,11 +51,21 @@ class Entry {
 
 /// Remembers the error for cudaGetLastError (for good if it is a sticky one) and returns it.
 cudaError_t fail(cudaError_t error);
+int current_device();
 cudaError_t last_error(bool clear);
 cudaError_t sticky_error();
 
-/// First line of every CUDA entry point.
-#define TARN_EMU_ENTRY(name)                                                            \
+/// Notes that the device has a context, which the real runtime makes at the first call that needs
+/// one.
+void use_context(int device);
+
+/// First line of every CUDA entry point that needs a context.
+#define TARN_EMU_ENTRY(name)            \
+  TARN_EMU_ENTRY_WITHOUT_CONTEXT(name); \
+  ::tarn::emu::use_context(::tarn::emu::current_device())
+
+/// First line of the others.
+#define TARN_EMU_ENTRY_WITHOUT_CONTEXT(name)                                            \
   static ::tarn::emu::Entry emu_entry(#name);                                           \
   if (::tarn::emu::in_host_function()) return ::tarn::emu::fail(cudaErrorNotPermitted); \
   if (const int emu_code = emu_entry.enter())                                           \
@@ -108,7 +118,7 @@ std::size_t free_device_bytes(int device);
 int device_of(const void* pointer);  // kNoDevice if it is not live device memory
 bool is_in_arena(const void* pointer);
 bool is_device_range(const void* pointer, std::size_t bytes);
-bool can_access(int device, int peer);
+bool can_access(int device, int peer);   // by a kernel
 bool enable_peer(int device, int peer);  // false: already enabled
 
 void* allocate_host(std::size_t bytes);
@@ -149,6 +159,7 @@ struct Operation {
   std::shared_ptr<Event> wait;  // runnable once this event has completed `version`
   uint64_t version = 0;
   bool unlocked = false;  // may block on other threads: runs without the emulator's mutex
+  bool is_mark = false;   // of the allocator (blocks.cpp), no node of a graph
   uint64_t sequence = 0;
 };
 
@@ -168,7 +179,6 @@ Stream* stream_of(cudaStream_t handle);  // null: not a live stream
 Stream* default_stream(int device);
 Stream* create_stream(int device, bool blocking, int priority);
 void destroy_stream(Stream* stream);
-int current_device();
 void set_current_device(int device);
 
 /// Appends to the stream, or to the graph being captured; runs it at once unless lazy, or unless
@@ -193,6 +203,8 @@ double now_seconds();
 
 /// For calls that are not allowed while a stream is captured: invalidates and returns the error.
 cudaError_t refuse_in_capture();
+/// As refuse_in_capture, for calls that no mode allows while a stream of the device is captured.
+cudaError_t refuse_device_in_capture(int device);
 cudaError_t refuse_capturing(const Stream& stream);
 cudaError_t capture_operation(Stream& stream, Operation operation);
 void capture_record(Stream& stream, Event& event);

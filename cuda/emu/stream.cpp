@@ -4,6 +4,7 @@
 // synchronises; then streams advance against each other in random order, so that a missing wait
 // shows as a wrong result. Event waits and the legacy stream's implicit order are kept in both.
 // What waits for another process or thread (nccl.cpp) goes on when that has answered, in both.
+#include <atomic>
 #include <chrono>
 #include <random>
 
@@ -50,6 +51,7 @@ Streams& streams() {
 }
 
 thread_local int device_of_thread = 0;
+std::atomic<uint64_t> contexts{0};  // one bit a device
 thread_local bool runs_host_function = false;
 
 // Of two blocking streams of a device, one of them the legacy stream, the older work goes first.
@@ -148,6 +150,12 @@ void destroy_stream(Stream* stream) {
 
 int current_device() {
   return device_of_thread;
+}
+void use_context(int device) {
+  contexts.fetch_or(uint64_t{1} << device, std::memory_order_relaxed);
+}
+bool has_context(int device) {
+  return (contexts.load(std::memory_order_relaxed) >> device & 1) != 0;
 }
 void set_current_device(int device) {
   device_of_thread = device;
