@@ -35,8 +35,8 @@ Tensor full_like(const Tensor& like, const Scalar& value);
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step,
               const TensorOptions& options = {.dtype = DType::kI64});
 Tensor arange(int64_t end, const TensorOptions& options = {.dtype = DType::kI64});
-/// `steps` values from start to end, both included. For an integer dtype the ends are rounded toward
-/// zero, then the values.
+/// `steps` values from start to end, both included. For an integer dtype the ends are rounded
+/// toward zero, then the values.
 Tensor linspace(double start, double end, int64_t steps, const TensorOptions& options = {});
 /// Identity matrix [n, m].
 Tensor eye(int64_t n, int64_t m, const TensorOptions& options = {});
