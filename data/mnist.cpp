@@ -70,7 +70,7 @@ std::string find_file(const std::string& folder, const std::string& name) {
   dotted[dotted.find("-idx")] = '.';
   for (const std::string& candidate : {name, name + ".gz", dotted, dotted + ".gz"}) {
     const std::string path = (std::filesystem::path(folder) / candidate).string();
-    if (is_there(path)) return path;
+    if (is_there(path) && !is_folder(path)) return path;  // some archives have folders so named
   }
   tarn::detail::fail<FileError>("load_mnist: neither ", name, " nor ", name, ".gz is in ", folder);
 }

@@ -60,6 +60,9 @@ void check_probability(const char* step, double p) {
   TARN_CHECK_AS(ValueError, p >= 0 && p <= 1, step, ": probability must be in [0, 1]; got ", p);
 }
 
+// A picture that is a line would become one of gigabytes.
+constexpr int64_t kMostPixels = int64_t{1} << 27;
+
 /// Half to even, as Python's round().
 int64_t round_half_even(double x) {
   return static_cast<int64_t>(std::nearbyint(x));
@@ -74,7 +77,11 @@ ImageStep resize_shorter(int64_t size) {
     const auto scaled = [&](int64_t side) {
       return side == shorter ? size : size * side / shorter;
     };
-    return resize_image(image, scaled(image.height), scaled(image.width));
+    const int64_t height = scaled(image.height), width = scaled(image.width);
+    TARN_CHECK_AS(FileError, height <= kMostPixels / width, "a picture of ", image.height, "x",
+                  image.width, " whose shorter side is to be ", size, " would have ", height, "x",
+                  width, " pixels, which is too much");
+    return resize_image(image, height, width);
   };
 }
 

@@ -197,6 +197,9 @@ TEST_F(BertFolder, what_else_is_wrong_is_said_by_file) {
   settings.max_length = 25;
   EXPECT_MESSAGE(ValueError, load(), "--max-length 25: the model reads at most 24 tokens");
   settings.max_length = 0;
+  folder.write("tokenizer_config.json", R"({"do_lower_case": true, "strip_accents": false})");
+  EXPECT_MESSAGE(FileError, load(), "tokenizer_config.json sets strip_accents to false, which");
+  remove("tokenizer_config.json");
   folder.write("vocab.txt", slurp(folder / "vocab.txt") + "further\n");
   EXPECT_MESSAGE(ValueError, load(), "they are not of one model");
   remove("vocab.txt");

@@ -243,6 +243,9 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   };
   fails({"--data", folder / "none.txt"}, 1, "no such file or folder; pass king-james");
   fails({"--data", folder.write("short.txt", "abc")}, 1, "a window of 64 needs 65");
+  fails(small("c", {"--val-data", folder.write("v.bin", "tokens")}), 2, "v.bin holds tokens, and");
+  fails({"--data", folder.write("t.bin", std::string(4000, 1)), "--val-data", folder / "short.txt"},
+        1, "short.txt is a text, and --data ");
   fails(small("a", {"--tokenizer", folder.str()}), 1, "must hold vocab.json and merges.txt");
   folder.write("w.safetensors", "nothing");
   fails(small("b", {"--init-from", folder / "w.safetensors"}), 1, "w.safetensors");
@@ -252,6 +255,10 @@ TEST_F(TarnGpt, what_cannot_be_done_is_one_clear_error) {
   fails({"--resume", folder / "run", "--tokenizer", "byte"}, 2,
         "--tokenizer byte: the run goes on with its own, " + folder / "run/tokenizer.json (auto)");
   fails({"--resume", folder / "run", "--tokenizer", "char"}, 1, "resume: no checkpoint in ");
+  folder.write("of/config.json", R"({"flags": {"model": "char", "parallel": "ddp"}})");
+  fails({"--resume", folder / "of", "--model", "gpt2"}, 2,
+        "--model gpt2: the model is that of the");
+  fails({"--resume", folder / "of"}, 1, "resume: no checkpoint in ");  // alone, though it was ddp
   fails({"--gradient-accumulation-steps", "9223372036854775807"}, 2, "from 1 to 1048576; got ");
   fails({"--resume", ""}, 2, "--resume: expected a text that is not empty; got ''");
   fails({"--sample"}, 2, "--sample needs weights");

@@ -256,6 +256,10 @@ TEST(GptWeightFiles, wrong_ones_are_refused_by_name) {
   file = llmc(*gpt);
   file.replace(16, 4, words({-2}));
   EXPECT_MESSAGE(FileError, load_gpt_weights(folder.write("d.bin", file)), "damaged: the header");
+  file = llmc(*gpt);
+  file.replace(16, 4, words({0x7FFFFFFF}));
+  EXPECT_MESSAGE(FileError, load_gpt_weights(folder.write("h.bin", file)),
+                 "truncated: its sizes take more than ");
   EXPECT_MESSAGE(FileError, load_llmc_checkpoint(folder.write("n.bin", std::string(1024, 'x'))),
                  "no llm.c checkpoint");
 }

@@ -130,6 +130,18 @@ TEST(Progress, recent_speed_counts_more_than_the_average) {
   EXPECT_NEAR(bar.mean_rate(), 50.5, 1e-9);  // (20 + 2000) / 40
 }
 
+TEST(Progress, what_was_done_before_counts_for_the_bar_and_not_for_the_rate) {
+  FakeTerminal fake;
+  ProgressOptions options = fake.options(true);
+  options.initial = 90;
+  Progress bar(100, options);
+  for (int i = 0; i < 5; ++i) fake.now += 1, bar.advance(1);
+  EXPECT_EQ(bar.mean_rate(), 1);
+  EXPECT_EQ(bar.done(), 95);
+  EXPECT_NE(fake.out.str().find("95/100 [00:05<00:05,  1.00it/s"), std::string::npos)
+      << fake.out.str();
+}
+
 TEST(Metrics, smoothed_values_keep_a_window_and_a_weighted_mean) {
   SmoothedValue v(4);
   for (const double x : {9., 1., 2., 3., 4.}) v.update(x, x == 9 ? 6 : 1);

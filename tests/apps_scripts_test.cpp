@@ -158,8 +158,17 @@ TEST_F(Scripts, an_old_cmake_is_named) {
   EXPECT_TRUE(has("CMake 3.25 or newer is needed; found: cmake version 3.18.4")) << out;
 }
 
+TEST_F(Scripts, an_old_cmake_is_named_where_all_packages_are_there) {
+  fake("dpkg-query", "echo installed");
+  fake("cmake", "echo cmake version 3.18.4");
+  run("apps/quickstart");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(has("CMake 3.25 or newer is needed; found: cmake version 3.18.4")) << out;
+}
+
 TEST_F(Scripts, a_build_folder_of_another_tree_is_named) {
   fake("dpkg-query", "echo installed");
+  fake("cmake", "echo cmake version 3.25.1");
   fs::create_directory(folder / "build");
   std::ofstream(folder / "build/CMakeCache.txt") << "CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n";
   run("apps/quickstart");

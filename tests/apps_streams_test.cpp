@@ -65,6 +65,20 @@ TEST_F(Streams, what_is_printed_to_a_closed_stream_lands_in_no_file) {
   }
 }
 
+// As with `| tee log`, which the Ctrl-C that is meant for the run ends as well.
+TEST_F(Streams, a_run_whose_reader_has_gone_saves_and_ends) {
+  const Ended end =
+      Process("/bin/sh",
+              {"-c", "{ " + kProgram + " " + quick("a") + "--epochs 100000 2>&1; echo $? >" +
+                         folder / "code" + "; } | head -n 1"},
+              folder)
+          .wait();
+  EXPECT_EQ(end.code, 0);
+  const std::string log = test::content(folder / "runs/a/train.log");
+  EXPECT_NE(log.find("interrupted; state saved"), std::string::npos) << log;
+  EXPECT_EQ(slurp(folder / "code"), "0\n");
+}
+
 TEST_F(Streams, two_processes_do_not_train_in_one_folder) {
   const std::string run = folder / "runs/a";
   const TempFolder other;  // of the first one's output

@@ -178,10 +178,10 @@ TEST_F(CudaErrors, a_launch_without_memory_is_tried_again_with_the_cache_emptied
 
 TEST_F(CudaErrors, an_event_that_cannot_be_asked_does_not_free_memory_in_use) {
   Backend& cuda = backend(DeviceType::kCUDA);
-  const bool lazy = std::exchange(emu::settings().lazy, true);
   const Stream side = cuda.create_stream(0, 0);
   Tensor x = empty({3000}, {.device = kCuda});
   const void* first = x.data();
+  const bool lazy = std::exchange(emu::settings().lazy, true);
   const Tensor host = pin_memory(zeros({3000}));
   cuda.copy(x.data(), kCuda, host.data(), kCPU, 12000, side);
   record_stream(x, side);

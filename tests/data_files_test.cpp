@@ -68,6 +68,15 @@ TEST(MnistTest, names_what_is_wrong_with_a_file) {
   EXPECT_MESSAGE(FileError, load_idx(folder.str()), "it is a folder");
 }
 
+TEST(MnistTest, folders_that_are_called_as_the_files_are_passed_over) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "train-images-idx3-ubyte");
+  std::filesystem::create_directory(folder / "train-labels-idx1-ubyte");
+  folder.write("train-images.idx3-ubyte", kTwoPictures);
+  folder.write("train-labels.idx1-ubyte", kTwoLabels);
+  EXPECT_EQ(load_mnist(folder.str(), true)->size(), 2);
+}
+
 TEST(MnistTest, a_link_to_itself_is_a_missing_file) {
   const TempFolder folder;
   for (const char* name : {"train-images-idx3-ubyte", "x"}) {

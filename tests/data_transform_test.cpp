@@ -88,6 +88,8 @@ TEST(TransformTest, resize_shorter_keeps_the_aspect_ratio) {
   const Image wide = resize_shorter(4)(counting(2, 6), rng);
   EXPECT_EQ(wide.width, 12);
   EXPECT_EQ(wide.height, 4);
+  EXPECT_MESSAGE(FileError, resize_shorter(256)(counting(1, 60000), rng),
+                 "a picture of 1x60000 whose shorter side is to be 256 would have 256x15360000");
 }
 
 TEST(TransformTest, random_resized_crop_gives_the_size_asked_for) {

@@ -118,12 +118,23 @@ std::unique_ptr<nn::models::Bert> load_bert(const BertSettings& s, const fs::pat
 
 std::unique_ptr<data::WordPiece> load_words(const BertSettings& s, const fs::path& folder) {
   bool lowercase = true;
-  read_json_if_there(folder / "tokenizer_config.json",
-                     [&](const json& j) { lowercase = j.value("do_lower_case", true); });
+  const fs::path config = folder / "tokenizer_config.json", whole = folder / "tokenizer.json",
+                 vocab = folder / "vocab.txt";
+  read_json_if_there(config, [&](const json& j) { lowercase = j.value("do_lower_case", true); });
   if (!s.vocab.empty()) return data::WordPiece::load(s.vocab, lowercase);
-  for (const char* name : {"vocab.txt", "tokenizer.json"}) {
-    const std::string path = (folder / name).string();
-    if (is_there(path)) return data::WordPiece::load(path, lowercase);
+  // It says all that there is to say, and is what other programs take first.
+  if (is_there(whole.string())) return data::WordPiece::load(whole.string(), lowercase);
+  if (is_there(vocab.string())) {
+    read_json_if_there(config, [&](const json& j) {
+      for (const auto& [key, usual] :
+           {std::pair{"strip_accents", lowercase}, std::pair{"tokenize_chinese_chars", true}}) {
+        const bool same = !j.contains(key) || j[key].is_null() || j[key] == usual;
+        TARN_CHECK_AS(FileError, same, kOp, ": ", config.string(), " sets ", key, " to ",
+                      j[key].dump(), ", which tarn-bert does not have beside do_lower_case ",
+                      lowercase ? "true" : "false");
+      }
+    });
+    return data::WordPiece::load(vocab.string(), lowercase);
   }
   tarn::detail::fail<FileError>(kOp, ": no vocabulary: ", (folder / "vocab.txt").string(),
                                 " and tokenizer.json are missing; pass --vocab FILE");

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tarn/apps/common/interrupt.h"
 #include "tarn/apps/common/json_object.h"
 #include "tarn/apps/common/options.h"
 
@@ -62,7 +63,7 @@ std::string output_error() {
   errno = 0;
   std::cout.flush();
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) || !std::cout;
-  if (!failed) return "";
+  if (!failed || reader_is_gone()) return "";
   const std::string why = errno != 0 ? std::strerror(errno) : "an earlier part was lost";
   return "cannot write to standard output: " + why;
 }

@@ -92,6 +92,7 @@ Progress::Progress(int64_t total, ProgressOptions options)
   state_.label = options_.label;
   state_.unit = options_.unit;
   state_.total = total;
+  state_.done = last_rate_done_ = options_.initial;
   terminal_ = options_.terminal.value_or(!options_.out && is_terminal(STDERR_FILENO));
   if (!options_.clock) options_.clock = now_s;
   start_ = last_draw_ = last_rate_time_ = options_.clock();
@@ -111,7 +112,7 @@ double Progress::elapsed() const {
 
 double Progress::mean_rate() const {
   const double seconds = elapsed();
-  return seconds > 0 ? static_cast<double>(state_.done) / seconds : 0;
+  return seconds > 0 ? static_cast<double>(state_.done - options_.initial) / seconds : 0;
 }
 
 void Progress::advance(int64_t n) {

@@ -21,6 +21,7 @@ namespace tarn::apps {
 struct ProgressOptions {
   std::string label = {};       // in front of the bar
   std::string unit = "it";      // what is counted
+  int64_t initial = 0;          // done before: not for the rate
   bool enabled = true;          // false: writes nothing at all (--no-progress, ranks other than 0)
   bool leave = true;            // keep the finished line; false clears it
   double redraw_every = 0.1;    // seconds, on a terminal
@@ -63,7 +64,7 @@ class Progress {
   int64_t done() const { return state_.done; }
   /// Seconds since the bar was made.
   double elapsed() const;
-  /// Units per second over the whole time.
+  /// Units per second over the whole time, without the initial ones.
   double mean_rate() const;
 
  private:

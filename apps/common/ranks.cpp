@@ -49,6 +49,11 @@ void declare_rank_flags(Options& options, RankSettings& s) {
       .at_least(0);
 }
 
+void forget_launch(RankSettings& s, const Options& options) {
+  if (s.parallel == "ddp" && !options.given("--parallel")) s.parallel = "auto";
+  if (s.parallel != "dp" && !options.given("--replicas")) s.replicas = 0;
+}
+
 void check_rank_flags(RankSettings& s, const Ranks& ranks, const Options& options) {
   const bool alone = ranks.size() == 1 && s.parallel != "dp";
   // What a run that several ranks began left in its settings is not asked of a process alone.

@@ -27,6 +27,9 @@ struct RankSettings {
   std::string transport = "auto";  ///< of dist::InitOptions
 };
 void declare_rank_flags(Options& options, RankSettings& settings);
+/// What a run was started with that another start, or a process alone, need not repeat: before
+/// Ranks::join.
+void forget_launch(RankSettings& settings, const Options& options);
 
 class Ranks;
 /// Throws UsageError where flags ask for several ranks and there is one, or do not go together. A

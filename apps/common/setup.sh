@@ -49,6 +49,11 @@ has_package() {
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
+check_cmake() {
+  [ "$DRY_RUN" = 1 ] || cmake_is_new_enough ||
+    fail "CMake 3.25 or newer is needed; found: $(cmake --version 2>/dev/null | sed -n 1p)"
+}
+
 # need PACKAGE...: installs what is missing with apt-get.
 need() {
   local missing=() package apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
@@ -60,7 +65,10 @@ need() {
       "then run this again with INSTALL=0 in the environment."
   fi
   for package in "$@"; do has_package "$package" || missing+=("$package"); done
-  [ ${#missing[@]} -eq 0 ] && return 0
+  if [ ${#missing[@]} -eq 0 ]; then
+    check_cmake
+    return 0
+  fi
   if [ "$INSTALL" = 0 ]; then
     fail "INSTALL=0, but these packages are missing: ${missing[*]}"
   fi
@@ -74,9 +82,7 @@ need() {
     fail "apt-get update failed: is there a network?" "Missing packages: ${missing[*]}"
   step "${apt[@]}" install -y -q --no-install-recommends "${missing[@]}" ||
     fail "apt-get could not install: ${missing[*]}" "Its own message stands above."
-  if [ "$DRY_RUN" = 0 ] && ! cmake_is_new_enough; then
-    fail "CMake 3.25 or newer is needed; found: $(cmake --version 2>/dev/null | sed -n 1p)"
-  fi
+  check_cmake
 }
 
 # What TARN_CUDA should be in a new build/: the kernels take minutes to compile, so a machine
@@ -108,7 +114,7 @@ cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/CMakeCache.txt" 2>/dev/null; }
 configure() {
   local preset=${TARN_PRESET:-$1} flag wanted=()
   shift
-  if [ -f "$BUILD/CMakeCache.txt" ] && [ "$(cached CMAKE_HOME_DIRECTORY)" != "$ROOT" ]; then
+  if [ -f "$BUILD/CMakeCache.txt" ] && [ ! "$(cached CMAKE_HOME_DIRECTORY)" -ef "$ROOT" ]; then
     fail "$BUILD was configured for $(cached CMAKE_HOME_DIRECTORY)" "Remove it and run this again."
   fi
   for flag in "$@"; do

@@ -75,6 +75,11 @@ void open_tokens(Corpus& c, const GptSettings& s, const fs::path& path) {
                 "made them");
   if (s.val_data.empty()) {
     split(c, all, s.val_fraction);
+  } else if (!is_token_file(s.val_data)) {
+    TARN_CHECK_AS(FileError, c.tokenizer, "--val-data ", s.val_data, " is a text, and --data ",
+                  s.data, " holds tokens; pass the tokenizer that made them, or tokens for both");
+    c.train = all;
+    c.val = data::Tokens(c.tokenizer->encode(read_text(s.val_data)), s.val_data);
   } else {
     c.train = all;
     c.val = data::Tokens::open(s.val_data);
@@ -83,6 +88,10 @@ void open_tokens(Corpus& c, const GptSettings& s, const fs::path& path) {
 
 // Both parts of a text; the vocabulary is that of the whole, as in nanoGPT's character data.
 void open_text(Corpus& c, const GptSettings& s) {
+  if (!s.val_data.empty() && is_token_file(s.val_data)) {
+    throw UsageError("--val-data " + s.val_data + " holds tokens, and --data " + s.data +
+                     " is a text; pass a text, or tokens for both");
+  }
   const std::string text = read_text(s.data);
   const std::string val = s.val_data.empty() ? "" : read_text(s.val_data);
   if (!c.tokenizer) c.tokenizer = make_tokenizer(s.tokenizer, text + val);

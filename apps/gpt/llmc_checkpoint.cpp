@@ -71,6 +71,15 @@ GptWeights load_llmc_checkpoint(const std::string& path) {
               ", layers ", o.layers, ", heads ", o.heads, ", size ", o.size);
   }
   const DType dtype = version == kFloat ? DType::kF32 : DType::kBF16;
+  // Of sizes that are larger than the file neither a list nor a product is made.
+  const auto item = static_cast<double>(item_size(dtype)), c = static_cast<double>(o.size);
+  const double least = item * c *
+                       (static_cast<double>(padded) + static_cast<double>(o.block) +
+                        12 * c * static_cast<double>(o.layers));
+  if (least > static_cast<double>(file.size())) {
+    file.fail("truncated: its sizes take more than ", static_cast<uint64_t>(std::min(least, 1e19)),
+              " bytes; the file has ", file.size());
+  }
   uint64_t expected = sizeof header;
   for (const Entry& e : entries(o, padded)) {
     expected += static_cast<uint64_t>(e.sizes.numel() * item_size(dtype));

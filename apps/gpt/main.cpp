@@ -74,6 +74,15 @@ std::unique_ptr<Gpt> gpt_from_file(const GptSettings& s, const Options& options,
   TARN_CHECK_AS(ValueError, !tokenizer || tokenizer->vocab_size() <= weights.options.vocab,
                 "the model in ", s.init_from, " knows ", weights.options.vocab,
                 " tokens, the tokenizer has ", tokenizer ? tokenizer->vocab_size() : 0);
+  const auto check_given = [&](const char* flag, int64_t wanted, int64_t there) {
+    if (!options.given(flag) || wanted == there) return;
+    throw UsageError(format("%s %lld: the model in %s has %lld; leave the flag out", flag,
+                            static_cast<long long>(wanted), s.init_from.c_str(),
+                            static_cast<long long>(there)));
+  };
+  check_given("--n-layer", s.n_layer, weights.options.layers);
+  check_given("--n-embd", s.n_embd, weights.options.size);
+  check_given("--bias", s.bias, weights.options.bias);
   if (options.given("--gelu")) weights.options.tanh_gelu = s.tanh_gelu();
   GptSettings sized = s;
   if (!options.given("--block-size")) sized.block_size = weights.options.block;
@@ -370,6 +379,7 @@ int run(int argc, char** argv) {
     s.device = "cpu";
     return export_weights(s, options);
   }
+  forget_launch(s.ranks, options);
   const Ranks ranks = s.sample ? Ranks() : Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");

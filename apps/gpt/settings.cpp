@@ -248,6 +248,13 @@ void check_settings(const GptSettings& s, const Options* options) {
     throw UsageError(std::string(flag) + ": the model is that of the run " + *s.resume +
                      "; leave the flag out");
   }
+  if (s.resume && options && options->given("--model")) {
+    const std::string was = flag_of_run(*s.resume, "model");
+    if (!was.empty() && was != s.model) {
+      throw UsageError("--model " + s.model + ": the model is that of the run " + *s.resume + ", " +
+                       was + "; leave the flag out");
+    }
+  }
   if (s.export_to && (s.sample || s.eval_only)) {
     throw UsageError(std::string("--export writes weights and ends; it does not go with ") +
                      (s.sample ? "--sample" : "--eval-only"));

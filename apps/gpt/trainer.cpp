@@ -240,7 +240,8 @@ bool GptTrainer::evaluate() {
       number_text(losses->train), " and ", number_text(losses->val), " after step ", state_.step,
       "; the newest checkpoint stays; try a lower --learning-rate or a longer ", "--warmup-iters");
   const bool best = losses->val < state_.best_val_loss;
-  if (best && state_.step > 0) state_.best_step = state_.step;  // an untrained one is not kept
+  const bool trained = state_.step > 0 || s_.from_file();  // one that is not is not kept
+  if (best && trained) state_.best_step = state_.step;
   const std::string line = format("step %lld: train loss %.4f, val loss %.4f",
                                   static_cast<long long>(state_.step), losses->train, losses->val);
   if (ranks_.main()) std::printf("%s\n", line.c_str());
@@ -293,6 +294,8 @@ void GptTrainer::show_text() {
   std::vector<int32_t> ids;
   write_tokens(gpt_, prompt_ids("", *corpus_.tokenizer),
                text_options(s_, s_.sample_tokens, generator), [&](int32_t id) {
+                 // A vocabulary that is padded has tokens without a text.
+                 if (id >= corpus_.tokenizer->vocab_size()) return false;
                  ids.push_back(id);
                  if (now_s() - met > kSecondsToMeeting) {
                    ranks_.sum({1});

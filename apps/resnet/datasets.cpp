@@ -27,18 +27,18 @@ const Normalisation kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}
 ImagePipeline small_pipeline(const Normalisation& n, int64_t size, int64_t padding, bool flip,
                              const ResnetSettings& s, bool train) {
   ImagePipeline p{.mean = n.mean, .std = n.std};
+  if (train) p.erasing.probability = s.random_erase;
   if (!train || !s.augment) return p;
   if (padding > 0) p.steps.push_back(data::random_crop(size, padding));
   if (flip) p.steps.push_back(data::random_horizontal_flip());
-  p.erasing.probability = s.random_erase;
   return p;
 }
 
 ImagePipeline folder_pipeline(const ResnetSettings& s, bool train) {
   ImagePipeline p{.mean = kImageNet.mean, .std = kImageNet.std};
+  if (train) p.erasing.probability = s.random_erase;
   if (train && s.augment) {
     p.steps = {data::random_resized_crop(s.train_crop_size), data::random_horizontal_flip()};
-    p.erasing.probability = s.random_erase;
   } else {
     const int64_t crop = train ? s.train_crop_size : s.val_crop_size;
     p.steps = {data::resize_shorter(std::max(s.val_resize_size, crop)), data::center_crop(crop)};
@@ -100,7 +100,8 @@ ImageData open_folder(const std::string& folder, const ResnetSettings& s, bool w
   ImageData d{
       .name = "imagefolder",
       .note = split ? "" : "no folder val in " + folder + ": tests with the training images",
-      .image_size = with_train ? s.train_crop_size : s.val_crop_size};
+      // A run's network is made for what it was trained on, also where it is only tested.
+      .image_size = with_train || s.resume ? s.train_crop_size : s.val_crop_size};
   const auto open = [&](bool train) {
     const std::string root =
         split ? (fs::path(folder) / (train ? "train" : "val")).string() : folder;

@@ -236,6 +236,7 @@ int run(int argc, char** argv) {
                    "--test-only", "--progress", "--find-batch", "--profile", "--memory-report"});
   }
   check_settings(s, &options);
+  forget_launch(s.ranks, options);
   const Ranks ranks = Ranks::join(s.ranks, s.device);
   check_find_batch(s.memory, ranks);
   ranks.share(s.batch_size, "--batch-size");

@@ -17,6 +17,8 @@
 namespace tarn::apps {
 namespace {
 
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
 std::unique_ptr<ModelSharing> make_sharing(const ResnetSettings& s, nn::Module& net,
                                            const Ranks& ranks) {
   if (ranks.group() && s.sync_bn) dist::convert_sync_batch_norm(net, *ranks.group());
@@ -90,6 +92,13 @@ void Trainer::resume(const Checkpoint& c, History history) {
         {ranks_.size(), s_.ranks.rebalance, parse_shares(c.text("shares"), ranks_.size())});
     log_shares();
   }
+  const int64_t n = s_.gradient_accumulation_steps;
+  if (c.values.contains(kAccumulation) && c.integer(kAccumulation) != n) {
+    // Steps of another length: the schedule goes on where this epoch would be.
+    state_.updates = state_.epoch * updates_per_epoch() + state_.batch / n;
+    run_.log("resumed with " + std::to_string(n) + " batches to a step instead of " +
+             std::to_string(c.integer(kAccumulation)));
+  }
   scheduler_->set_step(state_.updates);
   checkpoints_.resumed(state_.step);
   resumed_ = true;
@@ -139,12 +148,13 @@ bool Trainer::train_epoch() {
   }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
-  Progress bar(loader_.size() * batch_images(s_, data_),
-               {.label = label, .unit = "img", .enabled = s_.progress && ranks_.main()});
+  Progress bar(loader_.size() * batch_images(s_, data_), {.label = label,
+                                                          .unit = "img",
+                                                          .initial = state_.batch * s_.batch_size,
+                                                          .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
   const int64_t seen_before = state_.seen;
-  bar.advance(state_.batch * s_.batch_size);
   data::Epoch epoch = loader_.epoch(state_.epoch, state_.batch);
   while (true) {
     own_time_ = now_s() - dist::waited_seconds();
@@ -168,8 +178,10 @@ bool Trainer::train_epoch() {
   }
   TARN_CHECK_AS(FileError, state_.seen > 0, "training: none of the ", loader_.examples(),
                 " images can be read");
-  images_per_second_ =
-      static_cast<double>(state_.seen - seen_before) / std::max(meters.elapsed(), 1e-9);
+  if (state_.seen > seen_before) {  // else the epoch's last figure stays: nothing was left to do
+    images_per_second_ =
+        static_cast<double>(state_.seen - seen_before) / std::max(meters.elapsed(), 1e-9);
+  }
   return !stop_requested();
 }
 
@@ -300,6 +312,7 @@ Checkpoint Trainer::checkpoint() {
   Checkpoint c{.step = state_.step, .best = state_.step == state_.best_step};
   store(c, trained());
   store_values(c, state_);
+  c.values[kAccumulation] = s_.gradient_accumulation_steps;
   if (shares_) c.values["shares"] = shares_text(shares_->shares());
   return c;
 }

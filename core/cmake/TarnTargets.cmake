@@ -1,5 +1,7 @@
 # TarnTargets.cmake - compile flags, the include tree, and the few helpers every folder uses.
 
+include(GNUInstallDirs)
+
 # Includes read "tarn/core/tensor.h" although the folders stand at the top level: the build tree
 # holds a folder include/tarn of symbolic links, so no generic name leaks to those who link tarn.
 set(TARN_INCLUDE_TREE ${PROJECT_BINARY_DIR}/include)
@@ -102,7 +104,7 @@ endfunction()
 # Links the library's dependencies and fixes what users of tarn::tarn see.
 function(tarn_finish_library)
   target_include_directories(tarn PUBLIC $<BUILD_INTERFACE:${TARN_INCLUDE_TREE}>
-                                         $<INSTALL_INTERFACE:include>)
+                                         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(tarn PUBLIC cxx_std_20)
   # Those who link tarn need what its binary calls, but not its header-only tools.
   target_link_libraries(tarn PRIVATE Threads::Threads OpenMP::OpenMP_CXX ZLIB::ZLIB
