@@ -34,6 +34,20 @@ void check_view_is_fresh(const Tensor& x) {
       "take the view again after the change");
 }
 
+namespace {
+
+// Several threads may use one leaf for the first time.
+AccumulateGrad* make_accumulator(const Tensor& x, AutogradMeta& meta) {
+  const std::lock_guard lock(detail::leaf_mutex(x.impl().get()));
+  if (!meta.accumulator) {
+    meta.accumulator = Ref<AccumulateGrad>(new AccumulateGrad(x.impl().get()));
+    meta.published.store(meta.accumulator.get(), std::memory_order_release);
+  }
+  return meta.accumulator.get();
+}
+
+}  // namespace
+
 Edge gradient_edge(const Tensor& x) {
   if (!requires_grad(x)) return {};
   AutogradMeta& meta = *meta_of(x);
@@ -41,8 +55,9 @@ Edge gradient_edge(const Tensor& x) {
     check_view_is_fresh(x);
     return {meta.grad_fn, meta.output};
   }
-  if (!meta.accumulator) meta.accumulator = Ref<AccumulateGrad>(new AccumulateGrad(x.impl().get()));
-  return {Ref<Node>(meta.accumulator.get()), 0};
+  AccumulateGrad* there = meta.published.load(std::memory_order_acquire);
+  if (__builtin_expect(!there, 0)) there = make_accumulator(x, meta);
+  return {Ref<Node>(there), 0};
 }
 
 void set_history(const Tensor& x, Ref<Node> node, uint32_t output) {

@@ -1,6 +1,7 @@
 // meta.h - what autograd hangs on a tensor: its place in the graph and its gradient.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -12,9 +13,10 @@ namespace tarn {
 
 struct AutogradMeta final : AutogradSlot {
   bool requires_grad = false;
-  uint32_t output = 0;  // of grad_fn
-  Ref<Node> grad_fn;    // none: a leaf
-  Ref<AccumulateGrad> accumulator;
+  uint32_t output = 0;                              // of grad_fn
+  Ref<Node> grad_fn;                                // none: a leaf
+  Ref<AccumulateGrad> accumulator;                  // made once, under the leaf's mutex
+  std::atomic<AccumulateGrad*> published{nullptr};  // the same, for threads that only look
   Tensor grad;
   std::shared_ptr<Tensor> retained;  // retain_grad of a non-leaf
   std::vector<std::pair<int64_t, std::function<void(const Tensor&)>>> post_hooks;

@@ -33,21 +33,20 @@ NodeExtras& Node::extras() {
 // A node may be the last owner of the next one, a hundred thousand deep: the stack of nodes to free
 // is a list, not the call stack.
 void Node::destroy(Node* node) {
-  struct Pending {
-    std::vector<Node*> nodes;
-    bool draining = false;
-  };
-  static thread_local Pending pending;
-  pending.nodes.push_back(node);
-  if (pending.draining) return;
-  pending.draining = true;
-  while (!pending.nodes.empty()) {
-    Node* next = pending.nodes.back();
-    pending.nodes.pop_back();
+  // A pointer, which is there as long as the thread: graphs may outlive what has a destructor.
+  static thread_local std::vector<Node*>* pending = nullptr;
+  if (pending) return pending->push_back(node);
+  std::vector<Node*> nodes;
+  pending = &nodes;
+  for (Node* next = node; next;) {
     if (detail::listening()) detail::tell_forgotten(next->name_, next->seq_);
     delete next;
+    next = nullptr;
+    if (nodes.empty()) continue;
+    next = nodes.back();
+    nodes.pop_back();
   }
-  pending.draining = false;
+  pending = nullptr;
 }
 
 void SavedTensor::pack(const Tensor& x, const Node* recording) {
@@ -120,8 +119,10 @@ Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
 
 }  // namespace
 
-namespace {
-constexpr size_t kLeafLocks = 64;
+std::mutex& detail::leaf_mutex(const TensorImpl* leaf) {
+  constexpr size_t kLocks = 64;
+  static std::mutex* const mutexes = new std::mutex[kLocks];
+  return mutexes[reinterpret_cast<uintptr_t>(leaf) / 64 % kLocks];
 }
 
 Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
@@ -129,12 +130,11 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   if (!leaf_ || !grad.defined()) return {};
   const Tensor leaf{Ref<TensorImpl>(leaf_)};
   AutogradMeta& meta = *meta_of(leaf);
+  if (!meta.requires_grad) return {};  // frozen since it was used
   TARN_CHECK_AS(ShapeError, grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype(),
                 "backward: a gradient must have its tensor's sizes and dtype; got ",
                 grad.describe(), " for ", leaf.describe());
-  // Passes in several threads may end at one leaf.
-  static std::mutex* const mutexes = new std::mutex[kLeafLocks];
-  std::unique_lock lock(mutexes[reinterpret_cast<uintptr_t>(leaf_) / 64 % kLeafLocks]);
+  std::unique_lock lock(detail::leaf_mutex(leaf_));  // passes in several threads may end here
   if (!meta.grad.defined()) {
     meta.grad = own_gradient(leaf, grad, grad_enabled());
     if (!grad_enabled()) meta.grad.impl()->view = false;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -91,7 +92,9 @@ class SavedTensorHandler {
 
 namespace detail {
 inline thread_local SavedTensorHandler* saved_tensor_handler = nullptr;
-}
+/// Guards what passes in several threads do to one leaf.
+std::mutex& leaf_mutex(const TensorImpl* leaf);
+}  // namespace detail
 
 class SavedTensorHandlerGuard {
  public:

@@ -78,7 +78,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, int64_t padding_idx)
   const Tensor flat = raw::view(ix, {-1});
   Shape sizes = index.sizes();
   sizes.push_back(weight.size(1));
-  Tensor out = raw::view(raw::index_select(weight, 0, flat), sizes);
+  Tensor out = raw::resized_result(raw::index_select(weight, 0, flat), sizes);
   return record("embedding", out, {weight}, save(flat),
                 [padding_idx, rows = weight.sizes()](const Saved& s, const Tensor& g, Wants w) {
                   Tensor gy = reshape(g, {s[0].numel(), rows[1]});

@@ -94,7 +94,7 @@ raw::LayerNormResult run(const RowNormRecord& r, const Tensor& x, const Tensor& 
 Tensor row_norm(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const RowNormRecord& r) {
   const raw::LayerNormResult done = run(r, x, weight, bias);
-  return record(op, raw::view(done.y, x.sizes()), {x, weight, bias},
+  return record(op, raw::resized_result(done.y, x.sizes()), {x, weight, bias},
                 save(x, weight, done.mean, done.rstd),
                 [r](const Saved& s, const Tensor& g, Wants w) {
                   const NormGrads grads =
@@ -108,7 +108,8 @@ AddNormResult add_row_norm(const char* op, const Tensor& x, const Tensor& residu
                            const Tensor& weight, const Tensor& bias, const RowNormRecord& r) {
   raw::check_residual(op, x, residual);
   const raw::LayerNormResult done = run(r, x, weight, bias, residual);
-  const Tensor outs[] = {raw::view(done.sum, x.sizes()), raw::view(done.y, x.sizes())};
+  const Tensor outs[] = {raw::resized_result(done.sum, x.sizes()),
+                         raw::resized_result(done.y, x.sizes())};
   record_outputs(op, outs, {x, residual, weight, bias}, save(outs[0], weight, done.mean, done.rstd),
                  [r](const Saved& s, std::span<const Tensor> g, Wants w) {
                    if (!g[1].defined()) return Grads(g[0], g[0], Tensor(), Tensor());

@@ -9,6 +9,7 @@
 #include "tarn/autograd/recompute.h"
 
 #include <mutex>
+#include <optional>
 
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/meta.h"
@@ -19,25 +20,6 @@
 
 namespace tarn {
 namespace {
-
-/// Puts the default generator where it stood, until the guard ends.
-class RandomReplay {
- public:
-  RandomReplay(bool wanted, PhiloxState state) : wanted_(wanted) {
-    if (!wanted_) return;
-    previous_ = default_generator().state();
-    default_generator().set_state(state);
-  }
-  ~RandomReplay() {
-    if (wanted_) default_generator().set_state(previous_);
-  }
-  RandomReplay(const RandomReplay&) = delete;
-  RandomReplay& operator=(const RandomReplay&) = delete;
-
- private:
-  bool wanted_;
-  PhiloxState previous_;
-};
 
 struct RecomputeFlag {
   RecomputeFlag() { ++detail::recomputing; }
@@ -57,11 +39,7 @@ class InputNode final : public Node {
 class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
  public:
   Frame(CheckpointFunction fn, const std::vector<Tensor>& inputs, const CheckpointOptions& options)
-      : fn_(std::move(fn)),
-        random_(default_generator().state()),
-        autocast_(autocast_state()),
-        options_(options),
-        inputs_(inputs.size()) {
+      : fn_(std::move(fn)), autocast_(autocast_state()), options_(options), inputs_(inputs.size()) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       inputs_[i].pack(inputs[i], nullptr);
       const bool tracked = requires_grad(inputs[i]);
@@ -73,6 +51,7 @@ class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
 
   std::vector<Tensor> first_run(const std::vector<Tensor>& inputs) {
     const SavedTensorHandlerGuard guard(this);
+    const RandomRecorder recorder(random_);
     std::vector<Tensor> outputs = fn_(inputs);
     complete_ = true;
     return outputs;
@@ -101,7 +80,7 @@ class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
   void second_run();
 
   CheckpointFunction fn_;
-  PhiloxState random_;
+  RandomRecord random_;  // what the first run drew
   AutocastState autocast_;
   CheckpointOptions options_;
   std::vector<SavedTensor> inputs_;
@@ -188,7 +167,8 @@ void Frame::second_run() {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < inputs_.size(); ++i) inputs.push_back(input_again(i));
   const RecomputeFlag flag;
-  const RandomReplay random(options_.preserve_random, random_);
+  std::optional<RandomReplay> random;
+  if (options_.preserve_random) random.emplace(random_);
   const AutocastGuard autocast(autocast_);
   const GradModeGuard recording(true);
   Collector collector(*this);

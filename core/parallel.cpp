@@ -28,6 +28,13 @@ void set_num_threads(int threads) {
   omp_set_num_threads(threads);
 }
 
+void detail::adopt_thread_count() {
+  // OpenMP's own number is a thread's: one that was not there when it was set has the machine's.
+  if (inside_parallel) return;
+  const int wanted = num_threads();
+  if (__builtin_expect(omp_get_max_threads() != wanted, 0)) omp_set_num_threads(wanted);
+}
+
 bool in_parallel() {
   return inside_parallel;
 }

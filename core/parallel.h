@@ -15,6 +15,8 @@ bool in_parallel();
 namespace detail {
 /// Runs body(context, begin, end) on `chunks` equal parts of [0, n).
 void parallel_run(int64_t n, int chunks, void (*body)(void*, int64_t, int64_t), void* context);
+/// Before a call of a library that uses OpenMP: gives this thread what set_num_threads() said.
+void adopt_thread_count();
 }  // namespace detail
 
 /// Calls f(begin, end) on disjoint parts that cover [0, n), each of at least `grain` items where n

@@ -10,6 +10,9 @@ std::mutex& state_mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
 }
+
+thread_local RandomRecorder* recorder = nullptr;  // the innermost
+
 }  // namespace
 
 void Generator::manual_seed(uint64_t seed) {
@@ -26,11 +29,34 @@ void Generator::set_state(PhiloxState state) {
   state_ = state;
 }
 
-PhiloxState Generator::take(uint64_t draws) {
+PhiloxState Generator::take_fresh(uint64_t draws) {
   const std::lock_guard lock(state_mutex());
   const PhiloxState begin = state_;
   state_.offset += draws;
   return begin;
+}
+
+PhiloxState Generator::take(uint64_t draws) {
+  RandomRecorder* const innermost = this == &default_generator() ? recorder : nullptr;
+  RandomRecorder* source = innermost;  // the innermost that has one to give again
+  while (source && !(source->replayed_ && source->next_ < source->replayed_->size())) {
+    source = source->outer_;
+  }
+  const PhiloxState begin = source ? (*source->replayed_)[source->next_++] : take_fresh(draws);
+  // Those within hear of it: a function that is run again may hold one that is recorded.
+  for (RandomRecorder* r = innermost; r != source; r = r->outer_) {
+    if (r->record_) r->record_->push_back(begin);
+  }
+  return begin;
+}
+
+RandomRecorder::RandomRecorder(RandomRecord* record, const RandomRecord* replayed)
+    : record_(record), replayed_(replayed), outer_(recorder) {
+  recorder = this;
+}
+RandomRecorder::RandomRecorder(RandomRecord& record) : RandomRecorder(&record, nullptr) {}
+RandomRecorder::~RandomRecorder() {
+  recorder = outer_;
 }
 
 Generator& default_generator() {

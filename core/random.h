@@ -3,7 +3,9 @@
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tarn/core/hd.h"
 #include "tarn/core/tensor.h"
@@ -63,7 +65,38 @@ class Generator {
   PhiloxState take(uint64_t draws);
 
  private:
+  PhiloxState take_fresh(uint64_t draws);
+
   PhiloxState state_;
+};
+
+/// What the default generator gave to this thread, to be given once more.
+using RandomRecord = std::vector<PhiloxState>;
+
+/// While it lives, notes in `record` what the default generator gives to this thread. They nest.
+class RandomRecorder {
+ public:
+  explicit RandomRecorder(RandomRecord& record);
+  ~RandomRecorder();
+  RandomRecorder(const RandomRecorder&) = delete;
+  RandomRecorder& operator=(const RandomRecorder&) = delete;
+
+ private:
+  friend class Generator;
+  friend class RandomReplay;
+  RandomRecorder(RandomRecord* record, const RandomRecord* replayed);
+
+  RandomRecord* record_;          // null: replays
+  const RandomRecord* replayed_;  // null: records
+  size_t next_ = 0;
+  RandomRecorder* outer_;
+};
+
+/// While it lives, the default generator gives this thread what is in `record`, in order, and then
+/// goes on as usual. Other threads, and where the generator stands, are not touched.
+class RandomReplay : private RandomRecorder {
+ public:
+  explicit RandomReplay(const RandomRecord& record) : RandomRecorder(nullptr, &record) {}
 };
 
 /// The generator used when none is given. One for all devices, so that CPU and GPU agree.

@@ -257,6 +257,12 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
   return make_view(x, sizes, strides, x.storage_offset() + skip);
 }
 
+Tensor resized_result(const Tensor& made, const Shape& sizes) {
+  Tensor out = view(made, sizes);
+  out.impl()->view = false;
+  return out;
+}
+
 Tensor alias(const Tensor& x) {
   return make_view(x, x.sizes(), x.strides(), x.storage_offset());
 }

@@ -31,6 +31,9 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step);
 Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2);
 /// A new handle to the same data without autograd state.
+/// A result that was just made, and that nobody else holds, under other sizes: it may be changed in
+/// place as any result, which a view may not.
+Tensor resized_result(const Tensor& made, const Shape& sizes);
 Tensor alias(const Tensor& x);
 /// PyTorch's x.data = value: x holds what value holds, dtype and layout too, and stays the same
 /// tensor to all who have a handle on it. Its version grows. value is of the sizes of x.

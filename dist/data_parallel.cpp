@@ -127,7 +127,11 @@ void DataParallel::copy_values() {
   const auto start = Clock::now();
   for (size_t r = 1; r < replicas_.size(); ++r) {
     Replica& replica = replicas_[r];
-    replica.module->train(module_.training());
+    // Each part's own mode: a frozen batch norm may be in eval() alone.
+    const auto masters = module_.named_modules(), copies = replica.module->named_modules();
+    for (size_t i = 0; i < std::min(masters.size(), copies.size()); ++i) {
+      copies[i].second->set_training(masters[i].second->training());
+    }
     for (size_t i = 0; i < replica.params.size(); ++i) {
       const Tensor& from = replicas_[0].params[i];
       refresh(replica.params[i], from, replica.copied[i]);

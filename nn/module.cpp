@@ -25,7 +25,7 @@ void convert(Tensor& x, F&& f) {
   const MemoryTagGuard tag(MemoryTag::kParameters);
   const Tensor grad = x.grad();
   const Tensor value = f(x.detach());
-  if (value.is_same(x)) return;
+  if (value.storage() == x.storage() && value.dtype() == x.dtype()) return;  // nothing to convert
   raw::set_data(x, value);
   if (grad.defined()) x.set_grad(f(grad));
 }

@@ -175,6 +175,8 @@ class Module {
   Module& train(bool on = true);
   Module& eval() { return train(false); }
   bool training() const { return training_; }
+  /// Of this module alone, where train() is for all within it, too.
+  void set_training(bool on) { training_ = on; }
   /// Converts floating parameters and buffers in place, so optimizers keep pointing at them.
   Module& to(DType dtype);
   Module& to(Device device);

@@ -36,9 +36,19 @@ Ema::Ema(const TensorDict& tensors, Options options) : options_(options) {
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   for (const auto& [name, value] : tensors) {
     TARN_CHECK_AS(ValueError, value.defined(), "Ema: tensor '", name, "' is undefined");
+    // Of a tensor that has several names (tied weights) there is one average.
+    const auto same = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+      return e.value.storage() == value.storage() && e.value.dtype() == value.dtype() &&
+             e.value.storage_offset() == value.storage_offset() &&
+             e.value.sizes() == value.sizes() && e.value.strides() == value.strides();
+    });
+    if (same != entries_.end()) {
+      same->names.push_back(name);
+      continue;
+    }
     const Tensor average = empty_like(value, average_dtype(value));
     raw::copy_(average, value);
-    entries_.push_back({name, value, average, {}});
+    entries_.push_back({{name}, value, average, {}});
   }
 }
 
@@ -97,7 +107,9 @@ void Ema::swap() {
 
 TensorDict Ema::averages() const {
   TensorDict dict;
-  for (const Entry& e : entries_) dict.add(e.name, e.average);
+  for (const Entry& e : entries_) {
+    for (const std::string& name : e.names) dict.add(name, e.average);
+  }
   return dict;
 }
 
@@ -109,17 +121,19 @@ TensorDict Ema::state_dict() const {
 
 void Ema::load_state_dict(const TensorDict& dict) {
   for (const Entry& e : entries_) {
-    const Tensor* t = dict.find(e.name);
-    TARN_CHECK_AS(ValueError, t && t->defined() && t->sizes() == e.average.sizes(),
-                  "Ema: the state must have '", e.name, "'=", e.average.describe(), "; got ",
-                  t ? t->describe() : "none");
+    for (const std::string& name : e.names) {
+      const Tensor* t = dict.find(name);
+      TARN_CHECK_AS(ValueError, t && t->defined() && t->sizes() == e.average.sizes(),
+                    "Ema: the state must have '", name, "'=", e.average.describe(), "; got ",
+                    t ? t->describe() : "none");
+    }
   }
   const Tensor* updates = dict.find(kUpdates);
   TARN_CHECK_AS(ValueError, updates && updates->defined() && updates->numel() == 1,
                 "Ema: the state must have '", kUpdates, "', one number; got ",
                 updates ? updates->describe() : "none");
   updates_ = updates->item<int64_t>();
-  for (const Entry& e : entries_) raw::copy_(e.average, dict.at(e.name));
+  for (const Entry& e : entries_) raw::copy_(e.average, dict.at(e.names[0]));
 }
 
 }  // namespace tarn::optim

@@ -42,7 +42,7 @@ class Ema {
 
  private:
   struct Entry {
-    std::string name;
+    std::vector<std::string> names;  // several where weights are tied
     Tensor value, average;
     Tensor exact;  // the average of a half while the model holds it, rounded
   };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "tarn/core/factory.h"
 
@@ -171,11 +172,16 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
 
 void Scheduler::set_step(int64_t t) {
   TARN_CHECK_AS(ValueError, t >= 0, "Scheduler: a step must be at least 0; got ", t);
-  step_ = t;
+  std::vector<double> rates;  // all of them first: a schedule of the user's may throw
   for (size_t g = 0; g < optimizer_.num_groups(); ++g) {
-    optimizer_.set_lr(g, schedule_.lr(optimizer_.initial_lr(g), t));
-    if (schedule_.momentum) *optimizer_.momentum(g) = schedule_.momentum(t);
+    rates.push_back(schedule_.lr(optimizer_.initial_lr(g), t));
   }
+  const double momentum = schedule_.momentum ? schedule_.momentum(t) : 0;
+  for (size_t g = 0; g < rates.size(); ++g) optimizer_.set_lr(g, rates[g]);
+  for (size_t g = 0; schedule_.momentum && g < rates.size(); ++g) {
+    *optimizer_.momentum(g) = momentum;
+  }
+  step_ = t;
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options)

@@ -31,6 +31,18 @@ TEST(Hooks, a_tensor_hook_sees_the_sum_of_all_uses_once) {
   EXPECT_EQ(seen, (Values{7}));
 }
 
+TEST(Hooks, a_leaf_that_was_frozen_since_it_was_used_gets_no_gradient) {
+  Tensor w = leaf({3}), v = leaf({4});
+  int calls = 0;
+  w.register_post_accumulate_grad_hook([&](const Tensor&) { ++calls; });
+  const Tensor loss = w * v;
+  w.set_requires_grad(false);
+  loss.backward();
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(values(v.grad()), (Values{3}));
+}
+
 TEST(Hooks, they_run_in_order_and_replace_the_gradient) {
   Tensor x = leaf({2});
   const Tensor y = x * 5;

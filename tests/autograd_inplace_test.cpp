@@ -21,6 +21,23 @@ Values values(const Tensor& x) {
   return x.to_vector<double>();
 }
 
+TEST(Inplace, results_of_embedding_and_norms_may_be_changed) {
+  Tensor table = ones({4, 3}).set_requires_grad(), x = randn({2, 3}).set_requires_grad();
+  Tensor h = embedding(table, tensor({1, 2}, {.dtype = DType::kI64}));
+  h.add_(ones({2, 3}));
+  h.mul_(2);
+  sum(h).backward();
+  EXPECT_EQ(table.grad().to_vector<double>(),
+            (std::vector<double>{0, 0, 0, 2, 2, 2, 2, 2, 2, 0, 0, 0}));
+  Tensor y = layer_norm(x, {3});
+  y.mul_(2);
+  sum(square(y)).backward();
+  const Tensor once = x.grad();
+  x.zero_grad();
+  sum(square(layer_norm(x, {3}) * 2)).backward();
+  EXPECT_EQ(once.to_vector<double>(), x.grad().to_vector<double>());
+}
+
 TEST(InPlace, a_saved_tensor_that_changed_is_noticed) {
   Tensor x = leaf({1, 2});
   Tensor y = x * 1.0;

@@ -1,4 +1,6 @@
 // autograd_recompute_test.cpp - activation checkpointing: equal gradients, memory, replay, misuse.
+#include <thread>
+
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
@@ -10,6 +12,7 @@
 #include "tarn/core/allocator.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/random.h"
+#include "tarn/core/raw_elementwise.h"
 
 namespace tarn {
 namespace {
@@ -111,6 +114,25 @@ TEST_F(Recompute, calls_nest) {
     return checkpoint([&](const Tensor& in) { return checkpoint(f, block(checkpoint(f, in))); }, x);
   });
   EXPECT_EQ(plain, nested);
+}
+
+// Replicas of a model in threads use one generator.
+TEST_F(Recompute, numbers_that_other_threads_draw_meanwhile_change_nothing) {
+  std::vector<Tensor> masks;  // of the first run, and of the second
+  const Tensor y = checkpoint(
+      [&](const Tensor& in) {
+        const Tensor first = dropout(block(in), 0.5, true);
+        std::thread([] { rand({5}); }).join();
+        const Tensor second = dropout(first, 0.5, true);
+        masks.push_back(raw::ne(second.detach(), 0));
+        return block(second);
+      },
+      x);
+  const PhiloxState before = default_generator().state();
+  sum(y).backward();
+  ASSERT_EQ(masks.size(), 2u);
+  EXPECT_EQ(values(masks[0]), values(masks[1]));
+  EXPECT_EQ(default_generator().state().offset, before.offset + 2);  // rand's alone: 5 numbers
 }
 
 TEST_F(Recompute, dropout_draws_the_same_numbers_and_the_generator_goes_on) {

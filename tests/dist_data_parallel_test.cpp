@@ -275,6 +275,21 @@ TEST(DataParallel, rows_are_cut_by_share) {
   EXPECT_EQ(DataParallel::cut(10, 3, {1, 0, 1}), (Rows{5, 0, 5}));
 }
 
+TEST(DataParallel, each_part_of_a_replica_has_the_mode_of_its_own) {
+  Net net;
+  Net* copy = nullptr;
+  DataParallel parallel(net, {kCPU, kCPU}, [&] {
+    auto made = std::make_unique<Net>();
+    copy = made.get();
+    return made;
+  });
+  net.last.eval();
+  parallel(input(6, 5));
+  EXPECT_TRUE(copy->training());
+  EXPECT_TRUE(copy->first.training());
+  EXPECT_FALSE(copy->last.training());
+}
+
 TEST(DataParallel, a_loss_may_outlive_the_object_that_made_it) {
   Net net;
   Tensor loss;

@@ -39,6 +39,15 @@ class Outer : public Module {
   Linear head{this, "head", {.in = 3, .out = 1, .bias = false}};
 };
 
+TEST(ModuleTest, a_move_to_where_it_is_leaves_saved_values_alone) {
+  Linear net({.in = 3, .out = 2});
+  const Tensor loss = sum(square(net(ones({1, 3}).set_requires_grad())));
+  net.to(kCPU);
+  net.to(DType::kF32);
+  loss.backward();
+  EXPECT_TRUE(net.weight.grad().defined());
+}
+
 TEST(ModuleTest, declaring_a_member_registers_it) {
   Outer outer;
   EXPECT_EQ(names_of(outer.named_parameters()),

@@ -20,6 +20,23 @@ Tensor leaf(const Tensor& values) {
   return p;
 }
 
+TEST(EmaTest, tied_weights_have_one_average_under_all_their_names) {
+  const Tensor w = leaf(tensor({1, 2}));
+  Ema ema({{"in", w}, {"out", w.detach()}}, {.decay = .5});
+  w.detach().copy_(tensor({3, 4}));
+  ema.update();
+  const TensorDict state = ema.state_dict();
+  for (const char* name : {"in", "out"}) {
+    EXPECT_EQ(state[name].to_vector<double>(), (Values{2, 3})) << name;
+  }
+  ema.swap();
+  EXPECT_EQ(w.to_vector<double>(), (Values{2, 3}));
+  ema.swap();
+  EXPECT_EQ(w.to_vector<double>(), (Values{3, 4}));
+  ema.load_state_dict(state);
+  EXPECT_EQ(ema.averages()["out"].to_vector<double>(), (Values{2, 3}));
+}
+
 TEST(EmaTest, averages_follow_the_formula_and_buffers_are_kept) {
   Tensor w = leaf(tensor({1, 2})), h = tensor({1}, {.dtype = DType::kF16});
   const Tensor count = tensor({5}, {.dtype = DType::kI64});

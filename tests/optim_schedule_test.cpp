@@ -44,6 +44,19 @@ void expect_rates(const Schedule& schedule, double base, const Values& want,
   }
 }
 
+TEST(SchedulerTest, a_schedule_that_throws_changes_nothing) {
+  Tensor p = ones({1}).set_requires_grad(), q = ones({1}).set_requires_grad();
+  SGD sgd({{{p}, {.lr = 1}}, {{q}, {.lr = 2}}});
+  Scheduler scheduler(sgd, {[](double base, int64_t t) {
+                              TARN_CHECK(base == 1 || t < 1, "no rate");
+                              return base / static_cast<double>(t + 1);
+                            },
+                            {}});
+  EXPECT_THROW(scheduler.step(), Error);
+  EXPECT_EQ(sgd.lr(0), 1);
+  EXPECT_EQ(sgd.lr(1), 2);
+}
+
 TEST(ScheduleTest, step_milestones_exponential_constant) {
   expect_rates(step_lr(2), 1, {1, 1, .1, .1, .01});
   expect_rates(multi_step_lr({3, 1}, .5), 1, {1, .5, .5, .25, .25});

@@ -158,6 +158,7 @@ size_t round_up(size_t bytes) {
 
 bool dnnl_conv(ConvPass pass, const Conv2dShape& s, DType dtype, void* x, void* w, const void* bias,
                void* y) {
+  tarn::detail::adopt_thread_count();
   thread_local DnnlCache<Key, std::optional<Conv>, KeyHash> cache(kCachedPrimitives);
   const Key key{s, pass, dtype, bias != nullptr, static_cast<int>(task_threads())};
   std::optional<Conv>& found = cache.get(key, [&] { return make_conv(key); });

@@ -133,6 +133,7 @@ Bf16Products dnnl_bf16_products() {
 bool dnnl_matmul(const MatmulCall& call) {
   // The library adds the bias before it scales.
   if (call.bias != nullptr && call.alpha != 1) return false;
+  tarn::detail::adopt_thread_count();
   thread_local DnnlCache<Key, std::optional<Product>, KeyHash> cache(kCachedPrimitives);
   const Key key{{call.batch, call.m, call.n, call.k, call.a_batch, call.a_row, call.a_col,
                  call.b_batch, call.b_row, call.b_col, call.c_batch, call.c_row},
