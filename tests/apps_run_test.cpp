@@ -43,6 +43,23 @@ class Run : public testing::Test {
     }
     return text;
   }
+  // The same in another process, once the scripts have written the files `up`.
+  struct Started {
+    pid_t process, launcher;
+  };
+  Started start(const std::string& flags, const std::string& script,
+                const std::vector<std::string>& up) {
+    const pid_t child = fork();
+    if (child == 0) _exit(run(flags, script, "echo $$ >launcher;"));
+    const pid_t launcher = std::stoi(wait_for_file("launcher"));
+    for (const std::string& name : up) wait_for_file(name);
+    return {child, launcher};
+  }
+  static int code_of(const Started& job) {
+    int status = 0;
+    waitpid(job.process, &status, 0);
+    return WEXITSTATUS(status);
+  }
   std::string file(const std::string& name) { return test::slurp(folder / name); }
   std::string wait_for_file(const std::string& name) {
     for (int i = 0; i < 6000 && file(name).empty(); ++i) {
@@ -148,86 +165,64 @@ TEST_F(Run, restarts_go_on_until_one_succeeds) {
 }
 
 TEST_F(Run, a_signal_is_passed_on_and_the_ranks_end_themselves) {
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(run("--nproc 2",
-              "trap \"echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
-              "while :; do sleep 0.05; done",
-              "echo $$ >launcher;"));
-  }
-  const pid_t launcher = std::stoi(wait_for_file("launcher"));
-  wait_for_file("up0");
-  wait_for_file("up1");
-  kill(launcher, SIGTERM);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  const Started job = start("--nproc 2",
+                            "trap \"echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
+                            "while :; do sleep 0.05; done",
+                            {"up0", "up1"});
+  kill(job.launcher, SIGTERM);
+  EXPECT_EQ(code_of(job), 0);
   EXPECT_EQ(file("saved0") + file("saved1"), "saved\nsaved\n");
 }
 
 TEST_F(Run, ranks_do_not_outlive_a_killed_launcher) {
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(run("--nproc 2", "echo $$ >pid$RANK; exec sleep 100", "echo $$ >launcher;"));
-  }
-  const pid_t launcher = std::stoi(wait_for_file("launcher"));
-  const pid_t ranks[] = {std::stoi(wait_for_file("pid0")), std::stoi(wait_for_file("pid1"))};
-  kill(launcher, SIGKILL);
-  waitpid(child, nullptr, 0);
-  for (pid_t rank : ranks) EXPECT_TRUE(ends(rank)) << rank;
+  const Started job = start("--nproc 2", "echo $$ >pid$RANK; exec sleep 100", {"pid0", "pid1"});
+  kill(job.launcher, SIGKILL);
+  code_of(job);
+  for (const char* name : {"pid0", "pid1"}) EXPECT_TRUE(ends(std::stoi(file(name)))) << name;
 }
 
 TEST_F(Run, what_a_rank_started_does_not_outlive_a_killed_launcher_either) {
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(run("--nproc 1", "sleep 100 & echo $! >inner; wait", "echo $$ >launcher;"));
-  }
-  const pid_t launcher = std::stoi(wait_for_file("launcher"));
-  const pid_t inner = std::stoi(wait_for_file("inner"));
-  kill(launcher, SIGKILL);
-  waitpid(child, nullptr, 0);
-  EXPECT_TRUE(ends(inner));
+  const Started job = start("--nproc 1", "sleep 100 & echo $! >inner; wait", {"inner"});
+  kill(job.launcher, SIGKILL);
+  code_of(job);
+  EXPECT_TRUE(ends(std::stoi(file("inner"))));
 }
 
 TEST_F(Run, a_sigterm_that_comes_twice_at_once_is_one) {
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(run("--nproc 2",
-              "trap \"sleep 0.5; echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
-              "while :; do sleep 0.05; done",
-              "echo $$ >launcher;"));
-  }
-  const pid_t launcher = std::stoi(wait_for_file("launcher"));
-  wait_for_file("up0");
-  wait_for_file("up1");
+  const Started job =
+      start("--nproc 2",
+            "trap \"sleep 0.5; echo saved >saved$RANK; exit 0\" TERM; echo 1 >up$RANK;"
+            "while :; do sleep 0.05; done",
+            {"up0", "up1"});
   for (int i = 0; i < 2; ++i) {
-    kill(launcher, SIGTERM);
+    kill(job.launcher, SIGTERM);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(code_of(job), 0);
   EXPECT_EQ(file("saved0") + file("saved1"), "saved\nsaved\n");
 }
 
 // One rank that ends at once by the signal is no failure that shortens the others' time to save.
 TEST_F(Run, a_rank_that_the_signal_ended_leaves_the_others_their_time) {
-  const pid_t child = fork();
-  if (child == 0) {
-    _exit(run("--nproc 2 --grace 0.1",
-              "test $RANK = 1 && { echo 1 >up1; exec sleep 100; };"
-              "trap \"sleep 3; echo saved >saved0; exit 0\" TERM; echo 1 >up0;"
-              "while :; do sleep 0.05; done",
-              "echo $$ >launcher;"));
-  }
-  const pid_t launcher = std::stoi(wait_for_file("launcher"));
-  wait_for_file("up0");
-  wait_for_file("up1");
-  kill(launcher, SIGTERM);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  const Started job = start("--nproc 2 --grace 0.1",
+                            "test $RANK = 1 && { echo 1 >up1; exec sleep 100; };"
+                            "trap \"sleep 3; echo saved >saved0; exit 0\" TERM; echo 1 >up0;"
+                            "while :; do sleep 0.05; done",
+                            {"up0", "up1"});
+  kill(job.launcher, SIGTERM);
+  EXPECT_EQ(code_of(job), 128 + SIGTERM);
   EXPECT_EQ(file("saved0"), "saved\n");
+}
+
+// After 3 s tarn-run says that rank 1 has ended.
+TEST_F(Run, words_that_nobody_reads_do_not_end_the_job) {
+  const std::string command = "cd " + folder.str() + "; { " + kRun +
+                              " --nproc 2 sh -c 'test $RANK = 1 || { sleep 4; echo 1 >saved; }'"
+                              " 2>&1; echo $? >code; } | true";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(file("saved"), "1\n");
+  EXPECT_EQ(file("code"), "0\n");
+  EXPECT_EQ(run("--nproc 1", "kill -PIPE $$; exit 0"), 128 + SIGPIPE);  // ranks are not deaf to it
 }
 
 TEST_F(Run, ends_of_ranks_are_heard_where_the_parent_ignored_those_of_its_children) {

@@ -243,7 +243,7 @@ void check_settings(const GptSettings& s, const Options* options) {
   }
   const bool only_uses = s.sample || s.eval_only || s.export_to;
   for (const char* flag :
-       {"--model", "--n-layer", "--n-head", "--n-embd", "--block-size", "--bias", "--gelu"}) {
+       {"--n-layer", "--n-head", "--n-embd", "--block-size", "--bias", "--gelu"}) {
     if (!only_uses || !s.resume || !options || !options->given(flag)) continue;
     throw UsageError(std::string(flag) + ": the model is that of the run " + *s.resume +
                      "; leave the flag out");

@@ -83,6 +83,7 @@ timespec time_until(std::chrono::steady_clock::time_point when) {
   ::setpgid(0, 0);
   // That group is not the terminal's: under "stty tostop" rank 0's first word would stop it.
   ::signal(SIGTTOU, SIG_IGN);
+  ::signal(SIGPIPE, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // tarn-run ended meanwhile
   const int null = ::open("/dev/null", O_RDONLY);
@@ -127,6 +128,7 @@ Launcher::Launcher(RunSettings settings)
     make_folder(logs_);
   }
   ::signal(SIGCHLD, SIG_DFL);  // who inherits it ignored never hears how a child ended
+  ::signal(SIGPIPE, SIG_IGN);  // nobody reads what this says: no reason to leave the ranks
   sigemptyset(&watched_);
   for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT}) sigaddset(&watched_, number);
   struct sigaction hangup {};
