@@ -189,23 +189,46 @@ class Gemm {
         const int64_t cols = std::min(kCols, g_.n - p * kCols);
         Panel panel{to, kCols};
         if (packs_b || cols % kWidth<T> != 0) {
-          pack_b(from, g_.b_row, g_.b_col, slice.kc, cols, p + 1 < p1, to);
+          pack_b(from, g_.b_row, g_.b_col, slice.kc, cols, to);
         } else if constexpr (kSame) {
           panel = {from, g_.b_row};
         }
-        if (!rows_first) multiply(slice, 0, rows, p, panel);
+        if (!rows_first) {
+          const int64_t cols_left = p + 1 < p1 && packs_b ? g_.n - (p + 1) * kCols : 0;
+          Ahead ahead = panel_ahead(from + kCols * g_.b_col, slice.kc, cols_left, rows);
+          multiply(slice, 0, rows, p, panel, &ahead);
+        }
       }
       for (int64_t r = 0; rows_first && r < rows; r += kMaxRows) {
         for (int64_t p = p0; p < p1; ++p) {
           const Panel panel{b_packed + (p - p0) * slice.kc * kCols, kCols};
-          multiply(slice, r, std::min(kMaxRows, rows - r), p, panel);
+          multiply(slice, r, std::min(kMaxRows, rows - r), p, panel, nullptr);
         }
       }
     }
   }
 
+  /// The panel of B that starts at `from`, to be fetched while `rows` rows are multiplied.
+  Ahead panel_ahead(const In* from, int64_t kc, int64_t cols_left, int64_t rows) const {
+    constexpr int64_t kSize = static_cast<int64_t>(sizeof(In)), kPair = 128;
+    const int64_t cols = std::min(kCols, cols_left);
+    if (cols <= 0 || (g_.b_row != 1 && g_.b_col != 1)) return {};
+    Ahead ahead;
+    ahead.at = reinterpret_cast<const char*>(from);
+    if (g_.b_row == 1) {  // column by column
+      ahead.step = kPair, ahead.run = kc * kSize / kPair;
+      ahead.to_next_run = g_.b_col * kSize - ahead.run * kPair;
+      ahead.pairs = ahead.run * cols;
+    } else {  // a row of a panel is a pair of lines
+      ahead.step = g_.b_row * kSize, ahead.run = ahead.pairs = kc;
+    }
+    ahead.left_in_run = ahead.run;
+    ahead.at_once = ceil_div(ahead.pairs, row_blocks(rows) * kMaxRows);
+    return ahead;
+  }
+
   /// C[rows from r on, panel p] of a piece, as far as a slice of k gives it.
-  void multiply(const Slice& s, int64_t r, int64_t rows, int64_t p, Panel panel) {
+  void multiply(const Slice& s, int64_t r, int64_t rows, int64_t p, Panel panel, Ahead* ahead) {
     const int64_t cols = std::min(kCols, g_.n - p * kCols);
     const bool in_place = simple_ && !s.partial && cols % kWidth<T> == 0;
     T* out = s.sums + r * s.sums_row + (p - s.first_panel) * s.sums_panel;
@@ -219,15 +242,15 @@ class Gemm {
     const bool accumulate = !s.first || (in_place && g_.beta == 1);
     if (s.a_packed != nullptr) {
       packed_gemm(rows, cols, s.kc, s.a_packed, panel.data, panel.row, out, out_row, accumulate,
-                  bias);
+                  bias, ahead);
     } else if constexpr (kSame) {
       const T* const from = s.a + r * g_.a_row;
       if (g_.a_col == 1) {
         panel_gemm<T, 0, 1>(rows, cols, s.kc, from, {g_.a_row, 1}, panel.data, panel.row, out,
-                            out_row, accumulate, bias);
+                            out_row, accumulate, bias, ahead);
       } else {
         panel_gemm<T, 1, 0>(rows, cols, s.kc, from, {1, g_.a_col}, panel.data, panel.row, out,
-                            out_row, accumulate, bias);
+                            out_row, accumulate, bias, ahead);
       }
     }
     if (s.last && !in_place && !s.partial) {

@@ -95,13 +95,11 @@ void pack_a(const In* from, int64_t row_stride, int64_t col_stride, int64_t rows
 }
 
 /// B[kc, cols] to a dense panel of kPanelOf<T> columns. Vectors wholly beyond cols may be left
-/// alone: the microkernel does not read them. Other columns beyond cols are of no account. `more`:
-/// the panel beside it comes next.
+/// alone: the microkernel does not read them. Other columns beyond cols are of no account.
 template <typename T, typename In>
 void pack_b(const In* from, int64_t row_stride, int64_t col_stride, int64_t kc, int64_t cols,
-            bool more, T* to) {
+            T* to) {
   constexpr int64_t kCols = kPanelOf<T>;
-  const int64_t next = more ? kCols * col_stride : 0;
   int64_t done = 0;
   if constexpr (kHasLanes<In> && std::is_same_v<T, float>) {
     if (col_stride == 1 && cols == kCols) {
@@ -109,7 +107,6 @@ void pack_b(const In* from, int64_t row_stride, int64_t col_stride, int64_t kc, 
         const In* const row = from + done * row_stride;
 #pragma GCC unroll 2
         for (int64_t j = 0; j < kCols; j += kLanes) {
-          prefetch_soon(row + next + j);
           store16(to + done * kCols + j, load16(row + j));
         }
       }
@@ -122,8 +119,6 @@ void pack_b(const In* from, int64_t row_stride, int64_t col_stride, int64_t kc, 
           v16 turned[kLanes];
 #pragma GCC unroll 16
           for (int64_t q = 0; q < kLanes; ++q) turned[q] = load16(column[q] + k);
-#pragma GCC unroll 16
-          for (int64_t q = 0; q < kLanes; ++q) prefetch_soon(column[q] + next + k);
           transpose16(turned);
 #pragma GCC unroll 16
           for (int64_t q = 0; q < kLanes; ++q) store16(to + (k + q) * kCols + j, turned[q]);

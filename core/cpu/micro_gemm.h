@@ -43,10 +43,33 @@ struct StrideA {
   int64_t row, depth;  // elements between rows, and between steps of k
 };
 
+/// Memory that is packed next: fetched into the L2 cache while products form, a little per row of a
+/// register block. Pairs of cache lines, `run` of them side by side (`step` bytes apart), then the
+/// next run.
+struct Ahead {
+  const char* at = nullptr;
+  int64_t pairs = 0;    // still to fetch
+  int64_t at_once = 0;  // per row
+  int64_t step = 0, run = 0, to_next_run = 0;
+  int64_t left_in_run = 0;
+
+  TARN_INLINE void fetch() {
+    const int64_t n = std::min(at_once, pairs);
+    pairs -= n;
+    for (int64_t i = 0; i < n; ++i) {
+      __builtin_prefetch(at, 0, 2);
+      __builtin_prefetch(at + 64, 0, 2);
+      at += step;
+      if (--left_in_run == 0) at += to_next_run, left_in_run = run;
+    }
+  }
+};
+
 /// kRow and kDepth are A's strides where they are constant (they become displacements), else 0.
 template <typename T, int MR, int NV, int64_t kRow, int64_t kDepth>
 void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __restrict b,
-                int64_t ldb, T* __restrict c, int64_t ldc, bool accumulate, const T* bias) {
+                int64_t ldb, T* __restrict c, int64_t ldc, bool accumulate, const T* bias,
+                Ahead* ahead) {
   using V = typename Wide<T>::type;
   using U = typename Wide<T>::unaligned;
   constexpr int64_t kW = kWidth<T>;
@@ -71,8 +94,10 @@ void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __r
   const int64_t steps_per_row = kc / MR + 1;
   for (int64_t k = 0; k < kc;) {
     __builtin_prefetch(row_ahead, 1);
-    if constexpr (NV > 1) __builtin_prefetch(row_ahead + NV * kW - 1, 1);
+    if constexpr (NV > 1) __builtin_prefetch(row_ahead + kW, 1);
+    __builtin_prefetch(row_ahead + NV * kW - 1, 1);  // rows need not start with a cache line
     row_ahead += ldc;
+    if (ahead != nullptr) ahead->fetch();
     for (const int64_t end = std::min(kc, k + steps_per_row); k < end; ++k) {
       V bv[NV];
 #pragma GCC unroll 2
@@ -113,7 +138,7 @@ void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __r
 
 template <typename T>
 using MicroGemm = void (*)(int64_t, const T*, StrideA, const T*, int64_t, T*, int64_t, bool,
-                           const T*);
+                           const T*, Ahead*);
 
 template <typename T, int NV, int64_t kRow, int64_t kDepth, int... kRows>
 constexpr std::array<MicroGemm<T>, sizeof...(kRows)> micro_gemm_list(
@@ -138,7 +163,7 @@ inline RowBlock row_block(int64_t rows, int64_t i) {
 template <typename T, int64_t kRow, int64_t kDepth>
 inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, StrideA strides,
                        const T* b, int64_t ldb, T* c, int64_t ldc, bool accumulate,
-                       const T* bias = nullptr) {
+                       const T* bias = nullptr, Ahead* ahead = nullptr) {
   static constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>{};
   static constexpr auto kOne = micro_gemm_list<T, 1, kRow, kDepth>(kRows);
   static constexpr auto kTwo = micro_gemm_list<T, 2, kRow, kDepth>(kRows);
@@ -147,7 +172,7 @@ inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, St
   for (int64_t i = 0; i < row_blocks(rows); ++i) {
     const auto [first, count] = row_block(rows, i);
     kernels[static_cast<size_t>(count - 1)](kc, a + first * row, strides, b, ldb, c + first * ldc,
-                                            ldc, accumulate, bias);
+                                            ldc, accumulate, bias, ahead);
   }
 }
 
@@ -155,7 +180,8 @@ inline void panel_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, St
 /// block.
 template <typename T>
 inline void packed_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, const T* b,
-                        int64_t ldb, T* c, int64_t ldc, bool accumulate, const T* bias) {
+                        int64_t ldb, T* c, int64_t ldc, bool accumulate, const T* bias,
+                        Ahead* ahead = nullptr) {
   static constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>{};
   static constexpr auto kOne = micro_gemm_list<T, 1, 1, kMaxRows>(kRows);
   static constexpr auto kTwo = micro_gemm_list<T, 2, 1, kMaxRows>(kRows);
@@ -163,7 +189,7 @@ inline void packed_gemm(int64_t rows, int64_t columns, int64_t kc, const T* a, c
   for (int64_t i = 0; i < row_blocks(rows); ++i) {
     const auto [first, count] = row_block(rows, i);
     kernels[static_cast<size_t>(count - 1)](kc, a + i * kMaxRows * kc, {}, b, ldb, c + first * ldc,
-                                            ldc, accumulate, bias);
+                                            ldc, accumulate, bias, ahead);
   }
 }
 
