@@ -36,9 +36,7 @@ A row_max(const A* s, int64_t n) {
     const V v = *reinterpret_cast<const U*>(s + i);
     best = v > best ? v : best;
   }
-  A max = best[0];
-  for (int64_t i = 1; i < kWidth<A>; ++i) max = best[i] > max ? best[i] : max;
-  return max;
+  return fold<A>(best, [](A a, A b) { return a > b ? a : b; });
 }
 
 template <class A>
@@ -47,9 +45,7 @@ A row_sum(const A* s, int64_t n) {
   using U = typename Wide<A>::unaligned;
   V total = {};
   for (int64_t i = 0; i < n; i += kWidth<A>) total += V(*reinterpret_cast<const U*>(s + i));
-  A sum = 0;
-  for (int64_t i = 0; i < kWidth<A>; ++i) sum += total[i];
-  return sum;
+  return fold_sum<A>(total);
 }
 
 /// Packed operands of one head and the scratch of one block.
@@ -117,11 +113,15 @@ void forward_block(const Problem<T>& p, int64_t b, int64_t h, int64_t block, con
   const int64_t reach = p.reach(t0 + rows);
   for (int64_t first = 0; first < reach; first += kKeys) {
     const int64_t n = std::min(kKeys, reach - first);
-    multiply<A, 0, 1>(rows, round_up(n, P), p.depth, w.q, {w.depth_row, 1}, w.k + first * p.depth,
-                      P * p.depth, w.tile, kTileRow, false);
+    for_query_strips(p, t0, rows, first, n, [&](int64_t r, int64_t count, int64_t seen) {
+      multiply<A, 0, 1>(count, seen, p.depth, w.q + r * w.depth_row, {w.depth_row, 1},
+                        w.k + first * p.depth, P * p.depth, w.tile + r * kTileRow, kTileRow, false);
+    });
     exponentials(p, b, h, t0, rows, first, n, first == 0, w, run);
-    multiply<A, 0, 1>(rows, p.width, n, w.tile, {kTileRow, 1}, w.v + first * P, P * p.keys, w.sums,
-                      w.width_row, first > 0);
+    for_query_strips(p, t0, rows, first, n, [&](int64_t r, int64_t count, int64_t seen) {
+      multiply<A, 0, 1>(count, p.width, seen, w.tile + r * kTileRow, {kTileRow, 1}, w.v + first * P,
+                        P * p.keys, w.sums + r * w.width_row, w.width_row, first > 0);
+    });
   }
   A* lse = static_cast<A*>(logsumexp.data()) + (b * p.heads + h) * p.queries + t0;
   for (int64_t r = 0; r < rows; ++r) {

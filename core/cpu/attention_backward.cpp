@@ -115,18 +115,28 @@ void backward_block(const Problem<T>& p, int64_t b, int64_t h, int64_t block, co
   load_block(p, b, h, t0, rows, out, logsumexp, gout, w);
   const int64_t reach = p.reach(t0 + rows);
   for (int64_t first = 0; first < reach; first += kKeys) {
-    const int64_t n = std::min(kKeys, reach - first), cols = round_up(n, P);
-    multiply<A, 0, 1>(rows, cols, p.depth, w.q, {w.depth_row, 1}, w.k + first * p.depth,
-                      P * p.depth, w.tile, kTileRow, false);
-    multiply<A, 0, 1>(rows, cols, p.width, w.g, {w.width_row, 1}, w.v + first * p.width,
-                      P * p.width, w.gtile, kTileRow, false);
+    const int64_t n = std::min(kKeys, reach - first);
+    for_query_strips(p, t0, rows, first, n, [&](int64_t r, int64_t count, int64_t seen) {
+      multiply<A, 0, 1>(count, seen, p.depth, w.q + r * w.depth_row, {w.depth_row, 1},
+                        w.k + first * p.depth, P * p.depth, w.tile + r * kTileRow, kTileRow, false);
+      multiply<A, 0, 1>(count, seen, p.width, w.g + r * w.width_row, {w.width_row, 1},
+                        w.v + first * p.width, P * p.width, w.gtile + r * kTileRow, kTileRow,
+                        false);
+    });
     differentiate(p, b, h, t0, rows, first, n, w);
-    multiply<A, 1, 0>(n, p.width, rows, w.tile, {1, kTileRow}, w.g_panels, P * rows,
-                      w.gv + first * w.width_row, w.width_row, true);
-    multiply<A, 1, 0>(n, p.depth, rows, w.gtile, {1, kTileRow}, w.q_panels, P * rows,
-                      w.gk + first * w.depth_row, w.depth_row, true);
-    multiply<A, 0, 1>(rows, p.depth, n, w.gtile, {kTileRow, 1}, w.k_panels + first * P, P * p.keys,
-                      w.gq, w.depth_row, first > 0);
+    for_key_strips(p, t0, rows, first, n, [&](int64_t i, int64_t count, int64_t r) {
+      multiply<A, 1, 0>(count, p.width, rows - r, w.tile + r * kTileRow + i, {1, kTileRow},
+                        w.g_panels + r * P, P * rows, w.gv + (first + i) * w.width_row, w.width_row,
+                        true);
+      multiply<A, 1, 0>(count, p.depth, rows - r, w.gtile + r * kTileRow + i, {1, kTileRow},
+                        w.q_panels + r * P, P * rows, w.gk + (first + i) * w.depth_row, w.depth_row,
+                        true);
+    });
+    for_query_strips(p, t0, rows, first, n, [&](int64_t r, int64_t count, int64_t seen) {
+      multiply<A, 0, 1>(count, p.depth, seen, w.gtile + r * kTileRow, {kTileRow, 1},
+                        w.k_panels + first * P, P * p.keys, w.gq + r * w.depth_row, w.depth_row,
+                        first > 0);
+    });
   }
   const HeadRows<T> to(gq, b, h);
   const A scale = static_cast<A>(p.call.scale);

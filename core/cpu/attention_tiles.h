@@ -2,12 +2,14 @@
 // operands for the microkernel, and the rows of a tile of scores.
 //
 // All arithmetic is in A (f32, or f64 for f64); packing converts. A panel is kPanelOf<A> columns of
-// a matrix, stored densely row after row, zeros beyond the last column.
+// a matrix, stored densely row after row.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
+#include "tarn/core/cpu/gemm_pack.h"
 #include "tarn/core/cpu/micro_gemm.h"
 #include "tarn/core/cpu/random_words.h"
 #include "tarn/core/kernels/attention.h"
@@ -79,44 +81,25 @@ void pack_rows(const T* from, int64_t stride, int64_t n, int64_t d, A factor, A*
   }
 }
 
-/// n rows of d elements as panels over d: [d / P][n][P].
+/// n rows of d elements as panels over d: [d / P][n][P]; unspecified beyond the last column.
 template <class T, class A>
 void pack_panels(const T* from, int64_t stride, int64_t n, int64_t d, A* to) {
   constexpr int64_t P = kPanelOf<A>;
   for (int64_t j = 0; j < d; j += P) {
-    pack_rows(from + j, stride, n, std::min(P, d - j), A(1), to + j / P * n * P, P);
+    pack_b(from + j, stride, 1, n, std::min(P, d - j), to + j / P * n * P);
   }
 }
 
-/// n rows of d elements transposed, as panels over n: [n / P][d][P].
+/// n rows of d elements transposed, as panels over n: [n / P][d][P]; likewise.
 template <class T, class A>
 void pack_transposed(const T* from, int64_t stride, int64_t n, int64_t d, A* to) {
-  constexpr int64_t P = kPanelOf<A>, W = std::is_same_v<A, float> ? kLanes : kWidth<A>;
-  for (int64_t i = 0; i < round_up(n, P); i += W) {
-    A* panel = to + i / P * P * d + i % P;
-    const int64_t rows = std::clamp<int64_t>(n - i, 0, W);
-    for (int64_t j = 0; j < d; j += W) {
-      const int64_t cols = std::min(W, d - j);
-      alignas(64) A block[W][W] = {};
-      for (int64_t r = 0; r < rows; ++r) {
-        const T* x = from + (i + r) * stride + j;
-        for (int64_t c = 0; c < cols; ++c) block[r][c] = static_cast<A>(x[c]);
-      }
-      if constexpr (std::is_same_v<A, float>) {
-        v16 lines[W];
-        for (int64_t r = 0; r < W; ++r) lines[r] = load16(block[r]);
-        transpose16(lines);
-        for (int64_t c = 0; c < cols; ++c) store16(panel + (j + c) * P, lines[c]);
-      } else {
-        for (int64_t c = 0; c < cols; ++c) {
-          for (int64_t r = 0; r < W; ++r) panel[(j + c) * P + r] = block[r][c];
-        }
-      }
-    }
+  constexpr int64_t P = kPanelOf<A>;
+  for (int64_t i = 0; i < n; i += P) {
+    pack_b(from + i * stride, 1, stride, d, std::min(P, n - i), to + i * d);
   }
 }
 
-/// C[rows, cols] (+)= A * B for B in panels of `depth` rows.
+/// C[rows, cols] (+)= A * B for B in panels of `depth` rows; columns up to the next vector's end.
 template <class A, int64_t kRow, int64_t kDepth>
 void multiply(int64_t rows, int64_t cols, int64_t depth, const A* a, StrideA strides,
               const A* panels, int64_t panel_size, A* c, int64_t c_stride, bool accumulate) {
@@ -125,6 +108,23 @@ void multiply(int64_t rows, int64_t cols, int64_t depth, const A* a, StrideA str
     panel_gemm<A, kRow, kDepth>(rows, std::min(P, cols - j), depth, a, strides,
                                 panels + j / P * panel_size, P, c + j, c_stride, accumulate);
   }
+}
+
+/// Folds the lanes of a vector pairwise: join(lane i, lane i + half).
+template <class A, class Join>
+TARN_INLINE A fold(typename Wide<A>::type v, Join join) {
+  A lanes[kWidth<A>];
+  std::memcpy(lanes, &v, sizeof(lanes));
+#pragma GCC unroll 4
+  for (int64_t half = kWidth<A> / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
+  }
+  return lanes[0];
+}
+
+template <class A>
+TARN_INLINE A fold_sum(typename Wide<A>::type v) {
+  return fold<A>(v, [](A a, A b) { return a + b; });
 }
 
 /// n elements as A: where they are, or converted to `buffer`.
@@ -148,8 +148,7 @@ A dot(const A* x, const A* y, int64_t n) {
   for (; i + kWidth<A> <= n; i += kWidth<A>) {
     lanes += V(*reinterpret_cast<const U*>(x + i)) * V(*reinterpret_cast<const U*>(y + i));
   }
-  A sum = 0;
-  for (int64_t j = 0; j < kWidth<A>; ++j) sum += lanes[j];
+  A sum = fold_sum<A>(lanes);
   for (; i < n; ++i) sum += x[i] * y[i];
   return sum;
 }
@@ -188,6 +187,30 @@ void dropout_row(const Problem<T>& p, int64_t b, int64_t h, int64_t t, int64_t f
 template <class T>
 int64_t visible(const Problem<T>& p, int64_t t, int64_t first, int64_t n) {
   return p.call.causal ? std::clamp<int64_t>(t + 1 - first, 0, n) : n;
+}
+
+/// Runs f(r, count, n) over the rows of a tile by register blocks [r, r + count), with n the keys
+/// of the tile that one of them attends to; over all rows at once where each attends to all keys.
+template <class T, class F>
+void for_query_strips(const Problem<T>& p, int64_t t0, int64_t rows, int64_t first, int64_t n,
+                      F&& f) {
+  const int64_t step = visible(p, t0, first, n) == n ? rows : kMaxRows;
+  for (int64_t r = 0; r < rows; r += step) {
+    const int64_t count = std::min(step, rows - r), seen = visible(p, t0 + r + count - 1, first, n);
+    if (seen > 0) f(r, count, seen);
+  }
+}
+
+/// Runs f(i, count, r) over the keys of a tile by register blocks [i, i + count), with r the first
+/// row that attends to one of them; over all keys at once where each row attends to all.
+template <class T, class F>
+void for_key_strips(const Problem<T>& p, int64_t t0, int64_t rows, int64_t first, int64_t n,
+                    F&& f) {
+  const int64_t step = visible(p, t0, first, n) == n ? n : kMaxRows;
+  for (int64_t i = 0; i < n; i += step) {
+    const int64_t r = p.call.causal ? std::max<int64_t>(0, first + i - t0) : 0;
+    if (r < rows) f(i, std::min(step, n - i), r);
+  }
 }
 
 }  // namespace tarn::cpu::attention
