@@ -165,9 +165,10 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor
 const Tensor& index_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src,
                          double alpha) {
   const OpScope scope("index_add");
-  begin_inplace("index_add_", x, src);
-  raw::index_add_(x, dim, index, src, alpha);
-  record_index_add(x, x, dim, index, src, alpha);
+  const Tensor part = before_write(x, src);
+  begin_inplace("index_add_", x, part);
+  raw::index_add_(x, dim, index, part, alpha);
+  record_index_add(x, x, dim, index, part, alpha);
   return x;
 }
 
@@ -181,9 +182,10 @@ Tensor index_copy(const Tensor& x, int64_t dim, const Tensor& index, const Tenso
 }
 const Tensor& index_copy_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("index_copy");
-  begin_inplace("index_copy_", x, src);
-  raw::index_copy_(x, dim, index, src);
-  record_index_copy(x, x, dim, index, src);
+  const Tensor part = before_write(x, src);
+  begin_inplace("index_copy_", x, part);
+  raw::index_copy_(x, dim, index, part);
+  record_index_copy(x, x, dim, index, part);
   return x;
 }
 
@@ -209,8 +211,8 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& 
 const Tensor& scatter_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("scatter");
   raw::check_defined("scatter", "src", src);
-  begin_inplace("scatter_", x, src);
-  const Tensor part = covered(src, index);
+  const Tensor part = before_write(x, covered(src, index));
+  begin_inplace("scatter_", x, part);
   raw::scatter_(x, dim, index, part);
   record_scatter(false, x, x, dim, index, part);
   return x;
@@ -244,8 +246,8 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
 const Tensor& scatter_add_(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
   const OpScope scope("scatter_add");
   raw::check_defined("scatter_add", "src", src);
-  begin_inplace("scatter_add_", x, src);
-  const Tensor part = covered(src, index);
+  const Tensor part = before_write(x, covered(src, index));
+  begin_inplace("scatter_add_", x, part);
   raw::scatter_add_(x, dim, index, part);
   record_scatter(true, x, x, dim, index, part);
   return x;

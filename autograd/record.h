@@ -57,6 +57,10 @@ inline bool is_tracked(const Tensor& x) {
   if (__builtin_expect(x.impl()->view_taken != 0, 0)) check_view_is_fresh(x);
   return false;
 }
+/// Throws where record() would: x is a view of what has been changed in place since.
+inline void check_operand(const Tensor& x) {
+  if (x.defined() && __builtin_expect(x.impl()->view_taken != 0, 0)) check_view_is_fresh(x);
+}
 }  // namespace detail
 
 /// True if something computed from these inputs now must be recorded.
@@ -177,7 +181,9 @@ Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
 /// gradients (a leaf that requires grad, a view when the write is recorded), and undefined tensors.
 template <class... T>
 void begin_inplace(const char* op, const Tensor& x, const T&... inputs) {
-  detail::check_inplace(op, x, will_record(x, inputs...));
+  const bool recorded = will_record(x, inputs...);
+  if (recorded) (detail::check_operand(inputs), ...);  // not after the write
+  detail::check_inplace(op, x, recorded);
 }
 
 /// What an in-place operation on x must record and save for its operand `other`: `other` itself, or

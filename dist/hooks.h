@@ -4,7 +4,8 @@
 //
 // Both are lossy and keep what they left out for the next step (error feedback), so that it is late
 // and not lost. NaN and infinity reach the average (a GradScaler skips the step then), and are not
-// kept. All ranks register the same hook; a hook object belongs to one DDP.
+// kept. All ranks register the same hook; a hook object belongs to one DDP. What it keeps is in no
+// checkpoint: a resumed run starts with nothing left out.
 #pragma once
 
 #include <cstdint>

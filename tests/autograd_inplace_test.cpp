@@ -111,6 +111,36 @@ TEST(InPlace, a_view_taken_before_its_base_changed_is_stale) {
   EXPECT_EQ(values(x.grad()), (Values{6, 0}));
 }
 
+// What is refused leaves the tensor alone.
+TEST(InPlace, a_stale_operand_is_refused_before_the_write) {
+  Tensor x = leaf({1, 2}), y = x * 2;
+  const Tensor stale = y.narrow(0, 0, 1), at = tensor({1}, {.dtype = DType::kI64});
+  y.mul_(3);
+  const Tensor sum = zeros({2}, {.dtype = DType::kF64});
+  EXPECT_THROWS_WITH(index_add_(sum, 0, at, stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(index_copy_(sum, 0, at, stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(scatter_(sum, 0, at, stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(scatter_add_(sum, 0, at, stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(sum.add_(stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(sum.mul_(stale), AutogradError, "this view was taken before");
+  EXPECT_THROWS_WITH(sum.copy_(stale), AutogradError, "this view was taken before");
+  EXPECT_EQ(values(sum), (Values{0, 0}));
+  EXPECT_FALSE(sum.requires_grad());
+}
+
+TEST(InPlace, a_part_of_a_tensor_is_written_into_it) {
+  Tensor x = leaf({1, 2, 3}), y = x * 2;
+  const Tensor at = tensor({2}, {.dtype = DType::kI64});
+  index_add_(y, 0, at, y.narrow(0, 0, 1));    // y2 += y0
+  scatter_add_(y, 0, at, y.narrow(0, 1, 1));  // y2 += y1
+  EXPECT_EQ(values(y), (Values{2, 4, 12}));
+  index_copy_(y, 0, at, y.narrow(0, 0, 1));  // y2 = y0
+  EXPECT_EQ(values(y), (Values{2, 4, 2}));
+  scatter_(y, 0, at, y.narrow(0, 1, 1));  // y2 = y1
+  sum(y * tensor({1, 10, 100}, {.dtype = DType::kF64})).backward();
+  EXPECT_EQ(values(x.grad()), (Values{2, 220, 0}));
+}
+
 TEST(InPlace, a_view_of_a_constant_that_joined_the_graph_is_stale) {
   Tensor w = leaf({5, 6});
   Tensor buffer = zeros({2}, {.dtype = DType::kF64});
