@@ -91,11 +91,13 @@ void micro_gemm(int64_t kc, const T* __restrict a, StrideA strides, const T* __r
   // C is added to at the end: loaded first, it would be waited for. Its rows are fetched one by one
   // while the sums form: all at once they would hold up what else misses the L1 cache.
   const T* row_ahead = c;
+  const bool straddles =
+      (reinterpret_cast<uintptr_t>(c) | static_cast<uintptr_t>(ldc) * sizeof(T)) % 64 != 0;
   const int64_t steps_per_row = kc / MR + 1;
   for (int64_t k = 0; k < kc;) {
     __builtin_prefetch(row_ahead, 1);
     if constexpr (NV > 1) __builtin_prefetch(row_ahead + kW, 1);
-    __builtin_prefetch(row_ahead + NV * kW - 1, 1);  // rows need not start with a cache line
+    if (straddles) __builtin_prefetch(row_ahead + NV * kW - 1, 1);
     row_ahead += ldc;
     if (ahead != nullptr) ahead->fetch();
     for (const int64_t end = std::min(kc, k + steps_per_row); k < end; ++k) {
