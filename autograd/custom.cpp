@@ -121,6 +121,8 @@ void CustomContext::save(const std::vector<Tensor>& tensors) {
 }
 
 Tensor CustomContext::saved(size_t i) const {
+  TARN_CHECK_AS(AutogradError, node_,
+                "CustomContext: saved() is for backward; forward has the tensors");
   TARN_CHECK_AS(IndexError, i < saved_.size(), node_->name(), ": saved tensor ", i,
                 " was asked for; forward saved ", saved_.size());
   return saved_[i].unpack(*node_);

@@ -34,8 +34,8 @@ class CustomContext {
  public:
   /// Forward: keeps these tensors (inputs, outputs or others) for backward.
   void save(const std::vector<Tensor>& tensors);
-  /// Backward: tensor number i as saved. Throws AutogradError if it was changed in place since, and
-  /// IndexError if there is none.
+  /// Backward: tensor number i as saved. Throws AutogradError if it was changed in place since, or
+  /// in forward, and IndexError if there is none.
   Tensor saved(size_t i) const;
   /// Whether the gradient of input number i is asked for; backward may return an undefined tensor
   /// where it is not.

@@ -15,6 +15,7 @@
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/autocast.h"
 #include "tarn/autograd/functions_elementwise.h"
+#include "tarn/autograd/functions_shape.h"
 #include "tarn/autograd/meta.h"
 #include "tarn/core/factory.h"
 #include "tarn/core/op_scope.h"
@@ -131,6 +132,10 @@ void Engine::add_root(const Tensor& root, Tensor grad) {
   TARN_CHECK_AS(ShapeError, grad.sizes() == root.sizes(), caller_.name, ": ", caller_.seeds,
                 " must have the tensor's sizes; got gradient=", grad.describe(), " for ",
                 root.describe());
+  TARN_CHECK_AS(DeviceError, grad.device() == root.device(), caller_.name, ": ", caller_.seeds,
+                " must be on the tensor's device; got gradient=", grad.describe(), " for ",
+                root.describe());
+  if (grad.dtype() != root.dtype()) grad = to(grad, root.dtype());
   root_edges_.push_back(std::move(edge));
   root_grads_.push_back(std::move(grad));
 }

@@ -1,6 +1,8 @@
 // meta.cpp - a tensor's place in the graph.
 #include "tarn/autograd/meta.h"
 
+#include <algorithm>
+
 #include "tarn/autograd/anomaly.h"
 #include "tarn/autograd/record.h"
 #include "tarn/core/free_list.h"
@@ -49,7 +51,10 @@ AccumulateGrad* make_accumulator(const Tensor& x, AutogradMeta& meta) {
 }  // namespace
 
 Edge gradient_edge(const Tensor& x) {
-  if (!requires_grad(x)) return {};
+  if (!requires_grad(x)) {
+    if (x.defined() && x.impl()->view_taken != 0) check_view_is_fresh(x);
+    return {};
+  }
   AutogradMeta& meta = *meta_of(x);
   if (meta.grad_fn) {
     check_view_is_fresh(x);
@@ -60,9 +65,27 @@ Edge gradient_edge(const Tensor& x) {
   return {Ref<Node>(there), 0};
 }
 
+namespace {
+
+// An operation in place took the tensor over: what it retains is its new value's gradient.
+void move_retain_hook(Node& from, uint32_t output, Node& to, uint32_t to_output) {
+  auto& hooks = from.extras().hooks;
+  const auto hook = std::find_if(hooks.begin(), hooks.end(), [&](const auto& h) {
+    return h.id == kRetainHook && h.output == output;
+  });
+  if (hook == hooks.end()) return;
+  to.extras().hooks.push_back({kRetainHook, to_output, std::move(hook->call)});
+  hooks.erase(hook);
+}
+
+}  // namespace
+
 void set_history(const Tensor& x, Ref<Node> node, uint32_t output) {
   if (__builtin_expect(detail::anomaly_forward, 0)) check_anomaly_forward(*node, x);
   AutogradMeta& meta = ensure_meta(x);
+  if (__builtin_expect(meta.retained != nullptr && meta.grad_fn, 0)) {
+    move_retain_hook(*meta.grad_fn, meta.output, *node, output);
+  }
   meta.requires_grad = true;
   meta.grad_fn = std::move(node);
   meta.output = output;
@@ -74,10 +97,13 @@ void detail::check_inplace(const char* op, const Tensor& x, bool recorded) {
   TARN_CHECK_AS(AutogradError, !(requires_grad(x) && !meta_of(x)->grad_fn), op,
                 ": a leaf that requires grad cannot be changed in place while recording; got ",
                 x.describe(), "; wrap the change in a NoGradGuard");
+  if (x.impl()->view && x.storage()->use_count() == 1) {
+    x.impl()->view = false;
+    x.impl()->view_taken = 0;
+  }
   TARN_CHECK_AS(AutogradError, !x.impl()->view, op,
                 ": in-place on a view is not recorded, its base would keep a stale history; got ",
                 x.describe(), "; use the out-of-place form (or index_put / cat on the base)");
-  x.storage()->bump_recorded_writes();
 }
 
 }  // namespace tarn

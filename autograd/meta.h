@@ -20,11 +20,16 @@ struct AutogradMeta final : AutogradSlot {
   Tensor grad;
   std::shared_ptr<Tensor> retained;  // retain_grad of a non-leaf
   std::vector<std::pair<int64_t, std::function<void(const Tensor&)>>> post_hooks;
+  // Where hooks were registered, to be removed: the tensor may have another history since.
+  std::unique_ptr<std::vector<std::pair<int64_t, Ref<Node>>>> hooked;
 
   ~AutogradMeta() override;
   static void* operator new(size_t size);
   static void operator delete(void* p) noexcept;
 };
+
+/// The id of retain_grad's hook. It stands last: what is retained is what the other hooks left.
+inline constexpr int64_t kRetainHook = 0;
 
 inline AutogradMeta* meta_of(const Tensor& x) {
   return static_cast<AutogradMeta*>(x.impl()->autograd);

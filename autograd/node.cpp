@@ -57,8 +57,12 @@ void SavedTensor::pack(const Tensor& x, const Node* recording) {
     output_ = static_cast<int32_t>(meta->output);
   }
   const bool leaf = meta && meta->requires_grad && !meta->grad_fn;
-  if (__builtin_expect(detail::saved_tensor_handler != nullptr, 0) && !leaf) {
-    source_ = detail::saved_tensor_handler->pack(x);
+  if (__builtin_expect(detail::saved_tensor_handler != nullptr, 0)) {
+    if (leaf) {
+      detail::saved_tensor_handler->kept_leaf(x);
+    } else {
+      source_ = detail::saved_tensor_handler->pack(x);
+    }
     if (source_) {
       if (output_ < 0) source_->history_ = gradient_edge(x);
       return;
@@ -94,6 +98,12 @@ Tensor SavedTensor::unpack(const Node& node) const {
   return x;
 }
 
+std::mutex& detail::leaf_mutex(const TensorImpl* leaf) {
+  constexpr size_t kLocks = 64;
+  static std::mutex* const mutexes = new std::mutex[kLocks];
+  return mutexes[reinterpret_cast<uintptr_t>(leaf) / 64 % kLocks];
+}
+
 AccumulateGrad::AccumulateGrad(TensorImpl* leaf) : Node("accumulate_grad", 1), leaf_(leaf) {}
 
 namespace {
@@ -107,8 +117,7 @@ bool same_layout(const Tensor& a, const Tensor& b) {
 
 // The gradient as the leaf will own it: the very tensor if nobody else holds it, else a copy in the
 // leaf's layout.
-Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
-  if (keep_history) return clone(grad);  // the caller's tensor may be the gradient of more leaves
+Tensor own_gradient(const Tensor& leaf, const Tensor& grad) {
   const bool sole = grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1;
   if (sole && same_layout(leaf, grad) && !overlaps_itself(grad)) return raw::alias(grad);
   const MemoryTagGuard tag(MemoryTag::kGradients);
@@ -117,13 +126,37 @@ Tensor own_gradient(const Tensor& leaf, const Tensor& grad, bool keep_history) {
   return own;
 }
 
-}  // namespace
-
-std::mutex& detail::leaf_mutex(const TensorImpl* leaf) {
-  constexpr size_t kLocks = 64;
-  static std::mutex* const mutexes = new std::mutex[kLocks];
-  return mutexes[reinterpret_cast<uintptr_t>(leaf) / 64 % kLocks];
+// Passes in several threads may end at one leaf.
+void add_plain(const Tensor& leaf, const Tensor& grad) {
+  const std::lock_guard lock(detail::leaf_mutex(leaf.impl().get()));
+  Tensor& sum = meta_of(leaf)->grad;
+  if (sum.defined()) {
+    raw::add_(sum, grad);
+  } else {
+    sum = own_gradient(leaf, grad);
+    sum.impl()->view = false;
+  }
 }
+
+// Recording may make an accumulator, which takes the mutex of another leaf: not under this one's.
+void add_recorded(const Tensor& leaf, const Tensor& grad) {
+  AutogradMeta& meta = *meta_of(leaf);
+  const auto now = [&] {
+    const std::lock_guard lock(detail::leaf_mutex(leaf.impl().get()));
+    return meta.grad;
+  };
+  for (;;) {
+    const Tensor before = now();
+    // A copy, for the caller's tensor may be the gradient of more leaves.
+    Tensor sum = before.defined() ? add(before, grad) : clone(grad);
+    const std::lock_guard lock(detail::leaf_mutex(leaf.impl().get()));
+    if (meta.grad.impl() != before.impl()) continue;  // another pass was here meanwhile
+    meta.grad = std::move(sum);
+    return;
+  }
+}
+
+}  // namespace
 
 Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   const Tensor& grad = grads[0];
@@ -134,16 +167,7 @@ Grads AccumulateGrad::backward(std::span<const Tensor> grads) {
   TARN_CHECK_AS(ShapeError, grad.sizes() == leaf.sizes() && grad.dtype() == leaf.dtype(),
                 "backward: a gradient must have its tensor's sizes and dtype; got ",
                 grad.describe(), " for ", leaf.describe());
-  std::unique_lock lock(detail::leaf_mutex(leaf_));  // passes in several threads may end here
-  if (!meta.grad.defined()) {
-    meta.grad = own_gradient(leaf, grad, grad_enabled());
-    if (!grad_enabled()) meta.grad.impl()->view = false;
-  } else if (grad_enabled()) {
-    meta.grad = add(meta.grad, grad);
-  } else {
-    raw::add_(meta.grad, grad);
-  }
-  lock.unlock();
+  grad_enabled() ? add_recorded(leaf, grad) : add_plain(leaf, grad);
   const auto hooks = meta.post_hooks;  // a hook may remove itself
   for (const auto& [id, hook] : hooks) hook(leaf);
   return {};

@@ -79,12 +79,13 @@ class SavedSource : public RefCounted<SavedSource> {
 };
 
 /// While one is installed in a thread (SavedTensorHandlerGuard), it decides what becomes of the
-/// tensors that operations keep for backward, leaves that require grad excepted: those are kept.
+/// tensors that operations keep for backward. Leaves that require grad are kept; it hears of them.
 class SavedTensorHandler {
  public:
   virtual ~SavedTensorHandler() = default;
   /// What to keep instead of x; null to keep x itself.
   virtual Ref<SavedSource> pack(const Tensor& x) = 0;
+  virtual void kept_leaf(const Tensor&) {}
   /// Whether pack may be called by threads that compute for this one (ThreadModes), several at
   /// once; else those keep their tensors.
   virtual bool serves_other_threads() const { return false; }

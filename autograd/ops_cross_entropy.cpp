@@ -122,12 +122,12 @@ Tensor cross_entropy_of_labels(const Tensor& x, const Tensor& labels, const Tens
     rows = raw::cross_entropy(v.matrix(x), labels, weight, r.options.ignore_index,
                               r.options.label_smoothing);
     if (r.options.reduction == Reduction::kNone) {
-      out = raw::view(rows.loss, v.target_sizes);
+      out = raw::resized_result(rows.loss, v.target_sizes);
     } else if (r.options.reduction == Reduction::kSum) {
       out = raw::select(rows.totals, 0, 0);
     } else {
       divisor = raw::select(rows.totals, 0, 1);
-      out = raw::select(rows.totals, 0, 2);
+      out = raw::clone(raw::select(rows.totals, 0, 2));  // callers may write to it: not a part
     }
     out = raw::to(out, widened_dtype(x));
   }

@@ -87,7 +87,7 @@ std::vector<Tensor> record_parts(const char* name, const Tensor& x, int dim, boo
       set_history(parts[i], node, static_cast<uint32_t>(i));
     }
   }
-  for (const Tensor& part : parts) detail::mark_view(part);
+  for (const Tensor& part : parts) detail::mark_view(part, x);
   return parts;
 }
 

@@ -185,7 +185,8 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
 }
 
 Tensor sum_to_size(const Tensor& x, const Shape& sizes) {
-  Tensor out = raw::sum_to_size(x, sizes);
+  const Tensor out = raw::sum_to_size(x, sizes);
+  if (out.is_same(x)) return x;  // it must not become its own history
   return record(
       "sum_to_size", out, {x}, save(),
       [from = x.sizes()](const Saved&, const Tensor& g, Wants) { return Grads(g.expand(from)); });

@@ -1,7 +1,8 @@
 // recompute.cpp - the frame of a checkpointed function: what was dropped, and how to get it back.
 //
 // During the first run a frame is the thread's SavedTensorHandler: it numbers the tensors that the
-// operations keep, notes their sizes and gives out a DroppedTensor for each. The first of them that
+// operations keep, notes their sizes and gives out a DroppedTensor for each (but for leaves, which
+// are numbered only: they may be frozen, or thawed, until the second run). The first of them that
 // backward asks for starts the second run, in which a Collector hears of the same tensors in the
 // same order and puts them where the DroppedTensors look. The graph of the second run is thrown
 // away. A checkpoint within it makes a frame of its own, so its tensors are not counted here; its
@@ -58,10 +59,11 @@ class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
   }
 
   Ref<SavedSource> pack(const Tensor& x) override;
+  void kept_leaf(const Tensor& x) override { number(x, false); }
   Tensor get(size_t slot, const char* op);
   void drop(size_t slot);
-  /// Takes tensor number `slot` of the second run.
-  void collect(size_t slot, const Tensor& x);
+  /// Takes tensor number `slot` of the second run, which has drawn random numbers `draws` times.
+  void collect(size_t slot, const Tensor& x, std::optional<size_t> draws);
   size_t size() const { return slots_.size(); }
 
  private:
@@ -69,6 +71,7 @@ class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
     Shape sizes;
     DType dtype = DType::kF32;
     bool wanted = true;
+    size_t draws = 0;  // of random numbers, before
     Tensor tensor;
     uint32_t version = 0;
   };
@@ -76,6 +79,7 @@ class Frame final : public RefCounted<Frame>, public SavedTensorHandler {
   /// Leaves are kept and results are dropped, so in the second run each must be what it was.
   enum class Role : uint8_t { kConstant, kLeaf, kResult };
 
+  void number(const Tensor& x, bool wanted);
   Tensor input_again(size_t i) const;
   void second_run();
 
@@ -105,23 +109,36 @@ class DroppedTensor final : public SavedSource {
 /// Hears of the tensors that the second run keeps.
 class Collector final : public SavedTensorHandler {
  public:
-  explicit Collector(Frame& frame) : frame_(frame) {}
+  /// random: what the second run draws; null if that may differ.
+  Collector(Frame& frame, const RandomReplay* random) : frame_(frame), random_(random) {}
   Ref<SavedSource> pack(const Tensor& x) override {
-    if (next_ >= frame_.size()) return {};
-    frame_.collect(next_++, x);
-    if (next_ == frame_.size()) throw AllCollected();
+    kept_leaf(x);
     return {};
+  }
+  void kept_leaf(const Tensor& x) override {
+    if (next_ >= frame_.size()) return;
+    frame_.collect(next_++, x, random_ ? std::optional(random_->given()) : std::nullopt);
+    if (next_ == frame_.size()) throw AllCollected();
   }
   size_t count() const { return next_; }
 
  private:
   Frame& frame_;
+  const RandomReplay* random_;
   size_t next_ = 0;
 };
 
 Ref<SavedSource> Frame::pack(const Tensor& x) {
-  slots_.push_back({.sizes = x.sizes(), .dtype = x.dtype(), .wanted = true, .tensor = {}});
+  number(x, true);
   return Ref<SavedSource>(new DroppedTensor(this, slots_.size() - 1));
+}
+
+void Frame::number(const Tensor& x, bool wanted) {
+  slots_.push_back({.sizes = x.sizes(),
+                    .dtype = x.dtype(),
+                    .wanted = wanted,
+                    .draws = random_.size(),
+                    .tensor = {}});
 }
 
 void Frame::drop(size_t slot) {
@@ -140,12 +157,16 @@ Tensor Frame::get(size_t slot, const char* op) {
   return slots_[slot].tensor;
 }
 
-void Frame::collect(size_t slot, const Tensor& x) {
+void Frame::collect(size_t slot, const Tensor& x, std::optional<size_t> draws) {
   Slot& s = slots_[slot];
   TARN_CHECK_AS(AutogradError, s.sizes == x.sizes() && s.dtype == x.dtype(),
                 "checkpoint: the function must compute the same when it runs again; tensor ", slot,
                 " of ", slots_.size(), " kept for backward was ", s.sizes, " ", s.dtype,
                 " and is now ", x.describe());
+  TARN_CHECK_AS(AutogradError, !draws || *draws == s.draws,
+                "checkpoint: the function must compute the same when it runs again; before tensor ",
+                slot, " of ", slots_.size(), " kept for backward it drew random numbers ", s.draws,
+                " times, and now ", *draws, "; train() and eval() wait until after backward");
   if (!s.wanted) return;
   s.tensor = raw::alias(x);
   s.version = x.version();
@@ -171,7 +192,7 @@ void Frame::second_run() {
   if (options_.preserve_random) random.emplace(random_);
   const AutocastGuard autocast(autocast_);
   const GradModeGuard recording(true);
-  Collector collector(*this);
+  Collector collector(*this, random ? &*random : nullptr);
   const SavedTensorHandlerGuard guard(&collector);
   try {
     fn_(inputs);

@@ -53,7 +53,7 @@ namespace detail {
 /// requires_grad(x), for an operation about to use x.
 inline bool is_tracked(const Tensor& x) {
   if (!x.defined()) return false;
-  if (x.impl()->autograd) return meta_of(x)->requires_grad;
+  if (x.impl()->autograd && meta_of(x)->requires_grad) return true;
   if (__builtin_expect(x.impl()->view_taken != 0, 0)) check_view_is_fresh(x);
   return false;
 }
@@ -142,6 +142,9 @@ Tensor record(const char* name, Tensor out, const InputRef (&inputs)[kInputs],
   using N = detail::RecordedNode<F, static_cast<int>(kInputs), static_cast<int>(kSaved)>;
   N* node = new N(name, 1, inputs, fn);
   Ref<Node> ref(node);
+  for (const InputRef& input : inputs) {
+    if (input.tensor->impl() == out.impl()) out.storage()->bump_recorded_writes();
+  }
   set_history(out, std::move(ref), 0);
   node->pack(saved);
   return out;
@@ -162,9 +165,11 @@ void record_outputs(const char* name, std::span<const Tensor> outs,
 }
 
 namespace detail {
-/// Lets later recorded in-place writes to what `out` is a view of be noticed.
-inline void mark_view(const Tensor& out) {
-  if (grad_mode.enabled) out.impl()->view_taken = out.storage()->recorded_writes() + 1;
+/// Lets later recorded in-place writes to x, of which `out` is a view, be noticed; but what was cut
+/// off on purpose (detach) stays so, as its views do.
+inline void mark_view(const Tensor& out, const Tensor& x) {
+  if (x.impl()->view && x.impl()->view_taken == 0) return;
+  out.impl()->view_taken = out.storage()->recorded_writes() + 1;
 }
 }  // namespace detail
 
@@ -173,12 +178,13 @@ inline void mark_view(const Tensor& out) {
 template <class F>
 Tensor record_view(const char* name, Tensor out, const Tensor& x, F fn) {
   out = record(name, std::move(out), {x}, save(), fn);
-  detail::mark_view(out);
+  detail::mark_view(out, x);
   return out;
 }
 
 /// Call first in every recorded in-place operation: refuses what would give silently wrong
 /// gradients (a leaf that requires grad, a view when the write is recorded), and undefined tensors.
+/// A view that is alone with its memory is one no more.
 template <class... T>
 void begin_inplace(const char* op, const Tensor& x, const T&... inputs) {
   const bool recorded = will_record(x, inputs...);

@@ -73,7 +73,9 @@ class HostCopy final : public SavedSource {
 }  // namespace
 
 SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
-    : pack_(std::move(pack)), unpack_(std::make_shared<const Unpack>(std::move(unpack))) {}
+    : pack_(std::move(pack)), unpack_(std::make_shared<const Unpack>(std::move(unpack))) {
+  TARN_CHECK_AS(ValueError, pack_ && *unpack_, "SavedTensorHooks: two functions are needed");
+}
 
 Ref<SavedSource> SavedTensorHooks::pack(const Tensor& x) {
   const NoGradGuard no_grad;

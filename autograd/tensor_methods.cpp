@@ -14,7 +14,6 @@
 namespace tarn {
 namespace {
 std::atomic<int64_t> next_hook_id{1};
-constexpr int64_t kRetainHook = 0;  // stands last: what is retained is what the other hooks left
 }  // namespace
 
 bool Tensor::requires_grad() const {
@@ -98,6 +97,9 @@ int64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   const auto retaining =
       std::find_if(hooks.begin(), hooks.end(), [](const auto& h) { return h.id == kRetainHook; });
   hooks.insert(retaining, {id, edge.output, std::move(hook)});
+  auto& hooked = meta_of(*this)->hooked;
+  if (!hooked) hooked = std::make_unique<std::vector<std::pair<int64_t, Ref<Node>>>>();
+  hooked->emplace_back(id, edge.node);
   return id;
 }
 
@@ -117,10 +119,12 @@ void Tensor::remove_hook(int64_t id) const {
   AutogradMeta* meta = meta_of(*this);
   if (!meta) return;
   std::erase_if(meta->post_hooks, [id](const auto& hook) { return hook.first == id; });
-  const Edge edge = gradient_edge(*this);
-  if (edge.node && edge.node->extras_if_any()) {
-    std::erase_if(edge.node->extras().hooks, [id](const auto& hook) { return hook.id == id; });
-  }
+  if (!meta->hooked) return;
+  std::erase_if(*meta->hooked, [id](const auto& entry) {
+    if (entry.first != id) return false;
+    std::erase_if(entry.second->extras().hooks, [id](const auto& hook) { return hook.id == id; });
+    return true;
+  });
 }
 
 std::string Tensor::grad_fn_name() const {

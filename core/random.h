@@ -97,6 +97,8 @@ class RandomRecorder {
 class RandomReplay : private RandomRecorder {
  public:
   explicit RandomReplay(const RandomRecord& record) : RandomRecorder(nullptr, &record) {}
+  /// How much of the record was given.
+  size_t given() const { return next_; }
 };
 
 /// The generator used when none is given. One for all devices, so that CPU and GPU agree.

@@ -156,7 +156,9 @@ class Module {
   int64_t num_parameters() const;
 
   // ---- its state
-  /// Parameters and saved buffers under their names; the tensors share memory with the module.
+  /// Parameters and saved buffers under all of their names: the module's own tensors.
+  TensorDict named_state() const;
+  /// The same, cut off; the tensors share memory with the module.
   TensorDict state_dict() const;
   /// Copies values in, converting dtype and device. Nothing is changed if anything does not fit:
   /// one ShapeError or ValueError lists all that is missing, unexpected, or of another shape.

@@ -7,18 +7,24 @@
 
 namespace tarn::nn {
 
-TensorDict Module::state_dict() const {
+TensorDict Module::named_state() const {
   TensorDict dict;
   walk("", [&](const std::string& prefix, const Module& m) {
     for (const auto& [name, p] : m.parameters_) {
-      if (p->defined()) dict.add(prefix + name, p->detach());
+      if (p->defined()) dict.add(prefix + name, *p);
     }
     for (const NamedBuffer& b : m.buffers_) {
       if (b.buffer->defined() && b.kind != BufferKind::kNotSaved) {
-        dict.add(prefix + b.name, b.buffer->detach());
+        dict.add(prefix + b.name, *b.buffer);
       }
     }
   });
+  return dict;
+}
+
+TensorDict Module::state_dict() const {
+  TensorDict dict;
+  for (const auto& [name, tensor] : named_state()) dict.add(name, tensor.detach());
   return dict;
 }
 

@@ -21,8 +21,8 @@ class Ema {
     bool warmup = false;
   };
   /// tensors: parameters and buffers by name; the averages start as their values. To follow a
-  /// module they must be its own (named_parameters, named_buffers): those of state_dict() share its
-  /// memory only until Module::to.
+  /// module they must be its own, net.named_state(): those of state_dict() share its memory only
+  /// until Module::to.
   explicit Ema(const TensorDict& tensors) : Ema(tensors, Options()) {}
   Ema(const TensorDict& tensors, Options options);
 

@@ -175,11 +175,24 @@ TEST(Engine, roots_are_checked) {
   EXPECT_EQ(values(x.grad()), (Values{2, 2}));
 }
 
-TEST(Engine, a_gradient_of_another_dtype_is_refused) {
+TEST(Engine, a_gradient_of_another_dtype_is_converted) {
   Tensor x = leaf({1, 2});
-  EXPECT_THROWS_WITH(x.backward(ones({2})), ShapeError,
-                     "backward: a gradient must have its tensor's sizes and dtype; got [2] f32 cpu "
-                     "for [2] f64 cpu");
+  (x * 3).backward(ones({2}, {.dtype = DType::kI64}));
+  x.backward(ones({2}));
+  EXPECT_EQ(values(x.grad()), (Values{4, 4}));
+  EXPECT_EQ(x.grad().dtype(), DType::kF64);
+}
+
+// Recording a gradient may make an accumulator, whose mutex may be that of the leaf.
+TEST(Engine, a_root_gradient_that_is_a_leaf_may_share_its_mutex) {
+  Tensor x = leaf({1, 2});
+  std::vector<Tensor> leaves;
+  do {
+    leaves.push_back(leaf({3, 4}));
+  } while (&detail::leaf_mutex(leaves.back().impl().get()) != &detail::leaf_mutex(x.impl().get()));
+  (x * 2).backward(leaves.back(), false, true);
+  x.grad().sum().backward();
+  EXPECT_EQ(values(leaves.back().grad()), (Values{2, 2}));
 }
 
 TEST(GradMode, nothing_is_recorded_under_no_grad) {

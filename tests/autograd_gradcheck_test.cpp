@@ -46,6 +46,16 @@ Tensor wrong_product(const Tensor& x, const Tensor& y) {
       });
 }
 
+TEST(CustomFunction, what_was_saved_is_for_backward) {
+  const auto f = [](CustomContext& ctx, const List& in) {
+    ctx.save(in);
+    return ctx.saved(0);
+  };
+  const auto back = [](const CustomContext&, const List& grads) { return grads[0]; };
+  EXPECT_THROWS_WITH(custom_function("early", {leaf({1}, {1})}, f, back), AutogradError,
+                     "CustomContext: saved() is for backward");
+}
+
 TEST(Gradcheck, right_gradients_pass) {
   const List in = {leaf({0.5, -1, 2, 0.25}, {2, 2}), leaf({1, 3}, {2})};
   const auto f = [](const List& x) { return (x[0] * x[1]).exp().sum({0}); };

@@ -184,6 +184,32 @@ TEST(Hooks, retain_grad_keeps_what_the_other_hooks_left) {
   EXPECT_EQ(values(x.grad()), (Values{24}));
 }
 
+TEST(Hooks, retain_grad_follows_a_tensor_that_is_changed_in_place) {
+  Tensor x = leaf({2}), h = x * 1;
+  h.retain_grad();
+  h.mul_(2);
+  (h * 5).sum().backward();
+  EXPECT_EQ(values(h.grad()), (Values{5}));
+  EXPECT_EQ(values(x.grad()), (Values{10}));
+}
+
+TEST(Hooks, may_be_removed_after_a_change_in_place_and_from_a_frozen_leaf) {
+  int calls = 0;
+  const auto count = [&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  };
+  Tensor x = leaf({2}), h = x * 1;
+  const int64_t on_result = h.register_hook(count), on_leaf = x.register_hook(count);
+  h.mul_(2);
+  h.remove_hook(on_result);
+  x.set_requires_grad(false);
+  x.remove_hook(on_leaf);
+  x.set_requires_grad();
+  h.sum().backward();
+  EXPECT_EQ(calls, 0);
+}
+
 TEST(Hooks, each_output_of_an_operation_has_its_own) {
   Tensor x = leaf({1, 2});
   const Tensor a = x.select(0, 0), b = x.select(0, 1);

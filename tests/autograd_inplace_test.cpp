@@ -1,4 +1,6 @@
 // autograd_inplace_test.cpp - writes in place: what is recorded, what is noticed, what is refused.
+#include <cmath>
+
 #include "tests_throws.h"
 #include <gtest/gtest.h>
 
@@ -109,6 +111,68 @@ TEST(InPlace, a_view_taken_before_its_base_changed_is_stale) {
                      "gradient would be wrong; take the view again after the change");
   y.select(0, 0).backward();
   EXPECT_EQ(values(x.grad()), (Values{6, 0}));
+}
+
+TEST(InPlace, a_stale_constant_is_refused_as_any_operand) {
+  Tensor w = leaf({5, 6}), a = leaf({1, 2});
+  for (const bool recorded : {true, false}) {
+    Tensor buffer = zeros({2}, {.dtype = DType::kF64});
+    Tensor row;
+    {
+      const GradModeGuard mode(recorded);
+      row = buffer.view({2});
+    }
+    buffer.copy_(w);
+    EXPECT_THROWS_WITH(row * a, AutogradError, "this view was taken before");
+    EXPECT_THROWS_WITH(a * row, AutogradError, "this view was taken before");
+    EXPECT_THROWS_WITH(cat({a, row}), AutogradError, "this view was taken before");
+    EXPECT_THROWS_WITH(where(a > 0, a, row), AutogradError, "this view was taken before");
+  }
+}
+
+TEST(InPlace, views_of_what_was_cut_off_stay_cut_off) {
+  Tensor x = leaf({1, 2}), h = x * 2;
+  const Tensor cut = h.detach().flatten();
+  h.mul_(2);
+  EXPECT_EQ(values(cut * 1), (Values{4, 8}));
+}
+
+TEST(InPlace, a_write_that_failed_leaves_views_alone) {
+  Tensor x = leaf({1, 2}), y = x * 2;
+  const Tensor part = y.narrow(0, 0, 1);
+  EXPECT_THROW(y.add_(ones({3}, {.dtype = DType::kF64})), ShapeError);
+  Tensor counts = zeros({2}, {.dtype = DType::kI64});
+  const Tensor first = counts.narrow(0, 0, 1);
+  counts.copy_(x);  // not recorded: no gradient comes through integers
+  EXPECT_EQ(values(first.to(DType::kF64) * 3), (Values{3}));
+  part.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Values{2, 0}));
+}
+
+// An operation that shows its result as a view keeps nothing else of it.
+TEST(InPlace, a_view_that_is_alone_with_its_memory_may_be_written) {
+  Tensor x = leaf({1, 2, 3, 4}), w = leaf({1, 1});
+  Tensor y = x.view({1, 2, 2}).matmul(w.view({2, 1}));
+  y.add_(ones({1, 2, 1}, {.dtype = DType::kF64}));
+  y.mul_(2);
+  EXPECT_EQ(values(y), (Values{8, 16}));
+  y.sum().backward();
+  EXPECT_EQ(values(x.grad()), (Values{2, 2, 2, 2}));
+  EXPECT_EQ(values(w.grad()), (Values{8, 12}));
+  Tensor loss = cross_entropy(x.view({2, 2}), zeros({2}, {.dtype = DType::kI64}));
+  Tensor log = loss.detach();
+  const double before = loss.item();
+  loss.mul_(3);
+  EXPECT_EQ(log.item(), 3 * before);
+  x.zero_grad();
+  loss.backward();
+  EXPECT_NEAR(values(x.grad())[1], 1.5 / (1 + std::exp(-1.0)), 1e-12);
+}
+
+TEST(InPlace, a_sum_of_nothing_is_the_tensor_as_it_was) {
+  Tensor x = leaf({1, 2});
+  EXPECT_TRUE(sum_to_size(x, {2}).is_same(x));
+  EXPECT_TRUE(x.is_leaf());
 }
 
 // What is refused leaves the tensor alone.

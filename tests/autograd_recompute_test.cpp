@@ -242,6 +242,32 @@ TEST_F(Recompute, a_second_run_that_differs_is_noticed) {
   EXPECT_THROWS_WITH(z.backward(), AutogradError, "tensors for backward and now keeps");
 }
 
+TEST_F(Recompute, weights_may_be_frozen_or_thawed_before_the_second_run) {
+  const Tensor a = randn({4, 4}).set_requires_grad();
+  Tensor first = randn({4, 4}), second = randn({4, 4});
+  const auto f = [&](const Tensor& in) { return in.matmul(first).tanh().matmul(second).tanh(); };
+  for (const bool frozen : {false, true}) {
+    first.set_requires_grad(!frozen);
+    second.set_requires_grad(!frozen);
+    a.zero_grad();
+    sum(f(a)).backward();
+    const Values plain = values(a.grad());
+    a.zero_grad();
+    const Tensor y = sum(checkpoint(f, a));
+    first.set_requires_grad(frozen);
+    y.backward();
+    EXPECT_EQ(values(a.grad()), plain) << frozen;
+  }
+}
+
+TEST_F(Recompute, a_second_run_that_draws_otherwise_is_noticed) {
+  bool training = true;
+  const auto f = [&](const Tensor& in) { return square(dropout(in, 0.5, training)); };
+  const Tensor y = sum(checkpoint(f, w1));
+  training = false;
+  EXPECT_THROWS_WITH(y.backward(), AutogradError, "it drew random numbers 1 times, and now 0");
+}
+
 TEST_F(Recompute, a_backward_inside_the_function_is_refused) {
   EXPECT_THROWS_WITH(checkpoint(
                          [&](const Tensor& in) {

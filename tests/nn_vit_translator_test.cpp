@@ -109,6 +109,10 @@ TEST(Translator, learns_to_repeat_a_token) {
   const Tensor text = model.translate(source, 0, 1, 5);
   EXPECT_EQ(text.sizes(), (Shape{5, 3}));
   EXPECT_TRUE(equal(text.narrow(1, 1, 2), out));
+  // A begin token that is the end token as well does not end the text.
+  const int64_t next = text.select(0, 0).select(0, 1).item<int64_t>();
+  EXPECT_EQ(model.translate(source.narrow(0, 0, 1), 0, 0, 1).size(1), 2);
+  EXPECT_GT(model.translate(source.narrow(0, 0, 1), 0, 0, 3).size(1), next == 0 ? 1 : 2);
 }
 
 TEST(Translator, errors_speak_of_tokens) {

@@ -5,6 +5,7 @@
 
 #include "tarn/core/factory.h"
 #include "tarn/nn/linear.h"
+#include "tarn/nn/models/gpt.h"
 #include "tarn/optim/ema.h"
 #include "tarn/optim/sgd.h"
 #include "tarn/tests/tests_throws.h"
@@ -66,6 +67,16 @@ TEST(EmaTest, takes_what_modules_give_and_gives_what_they_take) {
   net.weight.detach().fill_(5);
   EXPECT_TRUE(net.load_state_dict(ema.averages()).missing.empty());
   EXPECT_EQ(net.weight.to_vector<double>(), (Values{3, 3}));
+}
+
+TEST(EmaTest, follows_the_state_of_a_module_with_tied_weights_and_buffers_of_its_own) {
+  nn::models::Gpt gpt({.vocab = 5, .block = 4, .layers = 1, .heads = 1, .size = 4});
+  Ema ema(gpt.named_state(), {.decay = 0});
+  gpt.to(DType::kF64);
+  ema.update();
+  const nn::LoadReport report = gpt.load_state_dict(ema.averages());
+  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  EXPECT_EQ(ema.averages()["lm_head.weight"].dtype(), DType::kF64);
 }
 
 TEST(EmaTest, warmup_state_and_errors) {

@@ -68,7 +68,8 @@ Tensor Translator::translate(const Tensor& source, int64_t begin, int64_t end, i
   for (int64_t i = 0; i < count; ++i) {
     const Tensor logits = decode(text, memory, source_mask).select(1, text.size(1) - 1);
     text = cat({text, argmax(logits, 1).unsqueeze(1)}, 1);
-    if (all(any(eq(text, Scalar(end)), {1})).item<bool>()) break;
+    const Tensor made = text.narrow(1, 1, text.size(1) - 1);  // `begin` may be `end`
+    if (all(any(eq(made, Scalar(end)), {1})).item<bool>()) break;
   }
   return text;
 }
