@@ -124,7 +124,8 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                 output_padding_h >= 0 && output_padding_w >= 0 &&
                     output_padding_h < std::max(o.stride_h, o.dilation_h) &&
                     output_padding_w < std::max(o.stride_w, o.dilation_w),
-                "conv_transpose2d: output padding must be smaller than stride or dilation; got [",
+                "conv_transpose2d: output padding must be at least 0 and smaller than stride or "
+                "dilation; got [",
                 output_padding_h, ", ", output_padding_w, "]");
   // An output padding of a stride or more is what further input of zeros would give.
   const int64_t more_h = output_padding_h / o.stride_h, more_w = output_padding_w / o.stride_w;

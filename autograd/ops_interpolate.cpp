@@ -7,6 +7,7 @@
 // from), and the gradient of A is L again: neither keeps x or y for backward. index and weight are
 // made on x's device, so that nothing waits for a copy.
 #include <cmath>
+#include <limits>
 
 #include "tarn/autograd/functions.h"
 #include "tarn/autograd/grad_mode.h"
@@ -85,7 +86,8 @@ template <class T>
 bool repeats(const Line& line, int64_t times) {
   const T step = step_of<T>(line);
   for (int64_t i = 0; i < line.out; ++i) {
-    if (static_cast<int64_t>(std::floor(static_cast<T>(i) * step)) != i / times) return false;
+    const auto place = static_cast<float>(static_cast<T>(i) * step);  // as PyTorch, in f64 too
+    if (static_cast<int64_t>(std::floor(place)) != i / times) return false;
   }
   return true;
 }
@@ -103,8 +105,8 @@ Tensor nearest_along(const Tensor& x, const Line& line, DType dtype) {
   const auto index = [&] {
     const NoGradGuard no_grad;
     const Tensor places = arange(line.out, {.dtype = dtype, .device = x.device()});
-    return clamp_max(floor(places * step_of(line, dtype)), static_cast<double>(line.in - 1))
-        .to(DType::kI64);
+    const Tensor exact = (places * step_of(line, dtype)).to(DType::kF32);  // as in repeats()
+    return clamp_max(floor(exact), static_cast<double>(line.in - 1)).to(DType::kI64);
   }();
   return index_select(x, line.dim, index);
 }
@@ -115,8 +117,7 @@ Tensor nearest(Tensor x, const std::vector<Line>& lines, DType dtype) {
   Tensor y = x;
   for (size_t i = lines.size(); i-- > 0;) {  // from the last, so that earlier numbers still hold
     const Line& line = lines[i];
-    // Of images and volumes PyTorch copies a dimension that keeps its size, whatever the factor.
-    if (line.in == line.out && (lines.size() > 1 || line.factor == 0)) continue;
+    if (line.in == line.out && line.factor == 0) continue;
     const int64_t times = whole_factor(line, dtype);
     if (times == 0) {
       rest.push_back(line);
@@ -212,11 +213,15 @@ std::vector<Line> checked_lines(const Tensor& x, const InterpolateOptions& o) {
       line.factor = factors[entry];
       TARN_CHECK_AS(ValueError, line.factor > 0 && std::isfinite(line.factor),
                     "interpolate: scale factors must be positive; got ", line.factor);
-      line.out = static_cast<int64_t>(static_cast<double>(line.in) * line.factor);
+      const double out = static_cast<double>(line.in) * line.factor;
+      line.out = out < 0x1p62 ? static_cast<int64_t>(out) : std::numeric_limits<int64_t>::max();
     }
     TARN_CHECK_AS(ShapeError, line.in > 0 && line.out > 0,
                   "interpolate: sizes before and after must be positive; got x=", x.describe(),
                   " and ", line.out, " for dimension ", line.dim);
+    TARN_CHECK_AS(ShapeError, line.out <= std::numeric_limits<int32_t>::max(),
+                  "interpolate: a size must be below 2^31; got x=", x.describe(), " and ", line.out,
+                  " for dimension ", line.dim);
     lines.push_back(line);
   }
   return lines;

@@ -113,9 +113,11 @@ Tensor bce(const Tensor& x, const Tensor& target) {
                 [](const Saved& s, const Tensor& g, Wants w) {
                   const Tensor x = s[0], t = s[1];
                   Tensor gx, gt;
-                  if (w[0]) {
-                    const Tensor spread = clamp_min(mul(x, rsub(x, 1)), 1e-12);
-                    gx = div(mul(g, sub(x, t)), spread);
+                  if (w[0]) {  // 1e-12 is 0 in f16
+                    const DType wide = widened_dtype(x);
+                    const Tensor p = to(x, wide);
+                    const Tensor spread = clamp_min(mul(p, rsub(p, 1)), 1e-12);
+                    gx = to(div(mul(to(g, wide), sub(p, to(t, wide))), spread), x.dtype());
                   }
                   if (w[1]) gt = mul(g, sub(bounded_log_of_rest(x), bounded_log(x)));
                   return Grads(gx, gt);

@@ -1,6 +1,8 @@
 // raw_pool.cpp - checks, output sizes, layouts and allocation for pooling.
 #include "tarn/core/raw_pool.h"
 
+#include <limits>
+
 #include "tarn/core/factory.h"
 #include "tarn/core/kernel_call.h"
 #include "tarn/core/op_scope.h"
@@ -21,6 +23,10 @@ int64_t output_size(const char* op, const Tensor& x, int64_t in, int64_t kernel,
                     int64_t pad, int64_t dilation, bool ceil_mode) {
   TARN_CHECK_AS(ValueError, kernel > 0 && stride > 0 && dilation > 0, op,
                 ": kernel, stride and dilation must be positive; got kernel=", kernel,
+                ", stride=", stride, ", dilation=", dilation);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  TARN_CHECK_AS(ValueError, kernel <= kMost && stride <= kMost && dilation <= kMost, op,
+                ": kernel, stride and dilation must be below 2^31; got kernel=", kernel,
                 ", stride=", stride, ", dilation=", dilation);
   TARN_CHECK_AS(ValueError, pad >= 0 && pad <= kernel / 2, op,
                 ": padding must be between 0 and half the kernel; got padding=", pad,

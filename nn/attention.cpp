@@ -56,6 +56,8 @@ Tensor joined_mask(const AttentionMask& m) {
   const Tensor keys = m.key_mask.unsqueeze(1).unsqueeze(1);  // [B, 1, 1, S]
   if (!m.mask.defined()) return keys;
   if (m.mask.dtype() == DType::kBool) return logical_and(m.mask, keys);
+  TARN_CHECK_AS(DTypeError, is_floating(m.mask.dtype()),
+                "attention: mask must be bool or floating; got ", m.mask.describe());
   return where(keys, m.mask,
                full({}, -std::numeric_limits<double>::infinity(),
                     {.dtype = m.mask.dtype(), .device = m.mask.device()}));

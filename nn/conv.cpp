@@ -46,7 +46,8 @@ Shape weight_sizes(const ConvOptions<S>& o) {
 template <class S>
 Shape weight_sizes(const ConvTransposeOptions<S>& o) {
   const char* layer = kOneDimension<S> ? "ConvTranspose1d" : "ConvTranspose2d";
-  return followed_by(layer, leading_sizes(layer, o.out, o.in, o.groups), o.kernel);
+  leading_sizes(layer, o.in, o.out, o.groups);  // speaks of the layer's own in and out
+  return followed_by(layer, {o.in, o.out / o.groups}, o.kernel);
 }
 
 /// What the operation takes; along one dimension a row is an image of height 1.

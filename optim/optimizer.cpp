@@ -79,7 +79,6 @@ void Optimizer::add_group(const std::vector<Tensor>& params, double lr) {
   }
   Group group;
   group.params = params;
-  group.initial_lr = lr;
   groups_.push_back(std::move(group));
   all_.clear();
   for (Group& g : groups_) {
@@ -112,6 +111,10 @@ void Optimizer::set_lr(double lr) {
 void Optimizer::set_lr(size_t group, double lr) {
   detail::check_option(lr >= 0, "set_lr", "lr", "at least 0", lr);
   lr_ref(group) = lr;
+}
+
+void Optimizer::fix_initial_lr() {
+  for (size_t g = 0; g < num_groups(); ++g) groups_[g].initial_lr = initial_lr(g);
 }
 
 void Optimizer::zero_grad() {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,8 +68,12 @@ class Optimizer {
   /// Of all groups, or of one.
   void set_lr(double lr);
   void set_lr(size_t group, double lr);
-  /// The rate the group was made with: what schedules scale.
-  double initial_lr(size_t group) const { return at_group(groups_, group).initial_lr; }
+  /// What schedules scale: the group's rate when the first Scheduler was made (or as it was in a
+  /// state that was loaded); until then, its rate.
+  double initial_lr(size_t group) const {
+    return at_group(groups_, group).initial_lr.value_or(lr(group));
+  }
+  void fix_initial_lr();
   /// SGD's momentum or Adam's beta1, for schedules that cycle it; nullptr if there is none.
   virtual double* momentum(size_t) { return nullptr; }
 
@@ -127,7 +132,7 @@ class Optimizer {
   };
   struct Group {
     std::vector<Tensor> params;
-    double initial_lr = 0;
+    std::optional<double> initial_lr;
     size_t first = 0;  // index of its first parameter through all groups
   };
 

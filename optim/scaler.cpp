@@ -137,8 +137,9 @@ void GradScaler::update(std::optional<double> new_scale) {
 void GradScaler::shrink() {
   growth_tracker_ = 0;
   if (--hysteresis_tracker_ > 0) return;
-  const double smaller = std::max(scale_ * options_.backoff_factor, options_.min_scale);
-  if (smaller > 0) scale_ = smaller;
+  // 1 / scale must be finite in f32.
+  const double least = std::min<double>(scale_, std::numeric_limits<float>::min());
+  scale_ = std::max({scale_ * options_.backoff_factor, options_.min_scale, least});
 }
 
 void GradScaler::grow() {
@@ -198,6 +199,9 @@ void GradScaler::load_state_dict(const TensorDict& dict) {
   }
   TARN_CHECK_AS(ValueError, missing.empty(), "GradScaler: the state lacks ", missing);
   check_scale("GradScaler", loaded.scale_);
+  GradScalerOptions options = loaded.options_;
+  options.init_scale = std::max(loaded.scale_, options.min_scale);
+  checked(options);
   loaded.states_.clear();
   *this = std::move(loaded);
 }

@@ -91,6 +91,9 @@ Schedule sequential(std::vector<Schedule> schedules, std::vector<int64_t> milest
                 schedules.size(), " schedules and ", milestones.size(), " milestones");
   TARN_CHECK_AS(ValueError, std::is_sorted(milestones.begin(), milestones.end()),
                 "sequential: milestones must be in ascending order");
+  for (const Schedule& s : schedules) {
+    TARN_CHECK_AS(ValueError, static_cast<bool>(s.lr), "sequential: a schedule has no lr");
+  }
   const auto at = [milestones](int64_t t) {
     const auto passed = std::upper_bound(milestones.begin(), milestones.end(), t);
     const auto i = static_cast<size_t>(passed - milestones.begin());
@@ -135,6 +138,9 @@ Schedule one_cycle_lr(const OneCycleOptions& o) {
   TARN_CHECK_AS(ValueError, o.max_lr >= 0 && o.div_factor > 0 && o.final_div_factor > 0,
                 "one_cycle_lr: max_lr must be at least 0 and both factors positive; got max_lr=",
                 o.max_lr, ", div_factor=", o.div_factor, ", final_div_factor=", o.final_div_factor);
+  for (const double m : {o.base_momentum, o.max_momentum}) {
+    detail::check_option(m >= 0 && m < 1, "one_cycle_lr", "momentum", "in [0, 1)", m);
+  }
   const double up_end = o.pct_start * static_cast<double>(o.total_steps) - 1;
   const double down_end = static_cast<double>(o.total_steps - 1);
   // Two phases: low to high until up_end, then high to last until down_end.
@@ -172,9 +178,11 @@ Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
 
 void Scheduler::set_step(int64_t t) {
   TARN_CHECK_AS(ValueError, t >= 0, "Scheduler: a step must be at least 0; got ", t);
-  std::vector<double> rates;  // all of them first: a schedule of the user's may throw
+  optimizer_.fix_initial_lr();  // also of groups that were added since
+  std::vector<double> rates;    // all of them first: a schedule of the user's may throw
   for (size_t g = 0; g < optimizer_.num_groups(); ++g) {
     rates.push_back(schedule_.lr(optimizer_.initial_lr(g), t));
+    detail::check_option(rates.back() >= 0, "Scheduler", "lr", "at least 0", rates.back());
   }
   const double momentum = schedule_.momentum ? schedule_.momentum(t) : 0;
   for (size_t g = 0; g < rates.size(); ++g) optimizer_.set_lr(g, rates[g]);

@@ -1,6 +1,8 @@
 // state.cpp - Optimizer::state_dict and load_state_dict.
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 
 #include "tarn/core/allocator.h"
@@ -74,21 +76,31 @@ std::string state_prefix(size_t index) {
 
 TensorDict Optimizer::state_dict() const {
   TensorDict dict;
-  for (size_t i = 0; i < states_.size(); ++i) {
+  for (size_t i = 0, group = 0; i < states_.size(); ++i) {
+    while (i >= groups_[group].first + groups_[group].params.size()) ++group;
     const ParamState& state = states_[i];
     const std::string prefix = state_prefix(i);
+    const bool begun = state.step > 0 || std::any_of(state.slots.begin(), state.slots.end(),
+                                                     [](const Tensor& s) { return s.defined(); });
     if (counts_steps_ && state.step > 0) {
       dict.add(prefix + "step", scalar_tensor(state.step, {.dtype = DType::kF32}));
     }
     for (size_t s = 0; s < slot_names_.size(); ++s) {
-      if (state.slots[s].defined()) dict.add(prefix + slot_names_[s], state.slots[s]);
+      if (state.slots[s].defined()) {
+        dict.add(prefix + slot_names_[s], state.slots[s]);
+      } else if (begun && uses_slot(group, static_cast<int>(s))) {
+        // An option that was switched on since: it will start from zeros.
+        const DType dtype = is_half(param(i).dtype()) ? DType::kF32 : param(i).dtype();
+        dict.add(prefix + slot_names_[s],
+                 zeros(param(i).sizes(), {.dtype = dtype, .device = param(i).device()}));
+      }
     }
     if (state.master.defined()) dict.add(prefix + kMaster, state.master);
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     OptionWriter writer(dict, group_prefix(g));
     const_cast<Optimizer*>(this)->visit_options(g, writer);
-    double initial = groups_[g].initial_lr;
+    double initial = initial_lr(g);
     writer.number("initial_lr", initial);
     std::vector<int64_t> indices;
     for (size_t k = 0; k < groups_[g].params.size(); ++k) {
@@ -197,7 +209,9 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     OptionReader reader(dict, group_prefix(g), nullptr);
     visit_options(g, reader);
-    reader.number("initial_lr", groups_[g].initial_lr);
+    double initial = std::numeric_limits<double>::quiet_NaN();
+    reader.number("initial_lr", initial);
+    if (!std::isnan(initial)) groups_[g].initial_lr = initial;
   }
 }
 

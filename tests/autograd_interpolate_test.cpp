@@ -72,11 +72,16 @@ TEST(Interpolate, nearest_rounds_its_places_as_pytorch_does) {
   };
   EXPECT_EQ(places(DType::kF32), (std::vector<int>{-4, -4, 0}));
   EXPECT_EQ(places(DType::kF64), (std::vector<int>{-4, 0, 0}));
-  // From 5 to 5 by a factor of 1.1 a sequence moves (floor(i / 1.1)), an image does not.
+  // 49 * (2 / 98) in f64 is a little less than 1, and 1 in f32, where PyTorch rounds it down.
+  const Tensor far = interpolate(tensor({0, 1}, {1, 1, 2}, {.dtype = DType::kF64}), {.size = {98}});
+  EXPECT_EQ(far.narrow(2, 48, 2).to_vector<int>(), (std::vector<int>{0, 1}));
+  // From 5 to 5 by a factor of 1.1 places move (floor(i / 1.1)).
   expect_values(interpolate(pattern({1, 1, 5}), {.scale_factor = 1.1}), {1, 1, 5},
                 {-4, -4, 0, -3, 0});
   expect_values(interpolate(pattern({1, 1, 1, 5}), {.scale_factor = 1.1}), {1, 1, 1, 5},
-                {-4, 0, -3, 0, -4});
+                {-4, -4, 0, -3, 0});
+  EXPECT_THROWS_WITH(interpolate(pattern({1, 1, 5}), {.scale_factor = 1e300}), ShapeError,
+                     "a size must be below 2^31");
 }
 
 TEST(Interpolate, linear_modes_weigh_neighbours) {

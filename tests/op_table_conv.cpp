@@ -218,17 +218,18 @@ Row transposed_row(const char* name, const Shape& x, const Shape& w, const Optio
 void add_transposed(Table& table) {
   Row row = transposed_row("conv_transpose2d", {2, 3, 3, 2}, {3, 2, 3, 3},
                            {.stride_h = 2, .stride_w = 2, .pad_h = 1, .pad_w = 1}, 1);
-  row.errors = {
-      {"channels",
-       [] {
-         conv_transpose2d(zeros({1, 3, 2, 2}), zeros({4, 2, 3, 3}));
-       },
-       "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]"},
-      {"output padding",
-       [] {
-         conv_transpose2d(zeros({1, 3, 2, 2}), zeros({3, 2, 3, 3}), {}, {}, 1, 0);
-       },
-       "conv_transpose2d: output padding must be smaller than stride or dilation; got [1, 0]"}};
+  row.errors = {{"channels",
+                 [] {
+                   conv_transpose2d(zeros({1, 3, 2, 2}), zeros({4, 2, 3, 3}));
+                 },
+                 "conv_transpose2d: x must be [N, C, H, W] and weight [C, K/groups, R, S]"},
+                {"output padding",
+                 [] {
+                   conv_transpose2d(zeros({1, 3, 2, 2}), zeros({3, 2, 3, 3}), {}, {}, 1, 0);
+                 },
+                 "conv_transpose2d: output padding must be at least 0 and smaller than stride or "
+                 "dilation; got "
+                 "[1, 0]"}};
   table.add(row);
   table.add(transposed_row("conv_transpose2d/grouped", {1, 4, 2, 3}, {4, 1, 2, 2},
                            {.dilation_h = 2, .groups = 2}, 0));

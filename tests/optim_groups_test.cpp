@@ -55,6 +55,19 @@ TEST(OptimGroups, a_schedule_takes_a_later_group_from_its_own_rate) {
   EXPECT_EQ(sgd.initial_lr(1), 8);
 }
 
+TEST(OptimGroups, an_option_that_is_switched_on_later_is_saved_and_restored) {
+  Tensor a = leaf(1), b = leaf(2);
+  Adam adam({a, b}, {.lr = .1});
+  for (Tensor* p : {&a, &b}) p->set_grad(ones({1}));
+  adam.step();
+  adam.options().amsgrad = true;
+  b.zero_grad();
+  adam.step();
+  const TensorDict state = adam.state_dict();
+  EXPECT_EQ(state["state.1.max_exp_avg_sq"].item(), 0);
+  EXPECT_NO_THROW(adam.load_state_dict(state));
+}
+
 TEST(OptimGroups, its_state_is_saved_and_restored_with_the_others) {
   Tensor p = leaf(1), q = leaf(2);
   AdamW adamw({p}, {.lr = .1});

@@ -190,7 +190,7 @@ TEST(OptimizerTest, groups_have_their_own_options) {
   sgd.set_lr(1, .5);
   EXPECT_EQ(sgd.lr(0), .1);
   EXPECT_EQ(sgd.lr(1), .5);
-  EXPECT_EQ(sgd.initial_lr(1), 1);
+  EXPECT_EQ(sgd.initial_lr(1), .5);  // no Scheduler has been made
   sgd.set_lr(.2);
   EXPECT_EQ(sgd.lr(0), .2);
   EXPECT_EQ(sgd.params().size(), 2u);

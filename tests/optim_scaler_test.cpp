@@ -121,6 +121,20 @@ TEST(GradScaler, the_life_of_a_scale) {
   EXPECT_THROWS_WITH(thousand.unscale_(p.sgd), ValueError, "are unscaled already");
 }
 
+TEST(GradScaler, its_inverse_stays_finite_and_its_options_stay_sane) {
+  Problem p;
+  GradScaler scaler;
+  for (int step = 0; step < 200; ++step) p.train(scaler, kInf, 0);
+  EXPECT_EQ(scaler.get_scale(), std::numeric_limits<float>::min());
+  EXPECT_TRUE(p.train(scaler, 1, 1));
+  EXPECT_TRUE(std::isfinite(p.w.sum().item()));
+  TensorDict state;
+  for (const auto& [name, value] : scaler.state_dict()) {
+    state.add(name, name == "growth_interval" ? zeros_like(value) : value);
+  }
+  EXPECT_THROWS_WITH(scaler.load_state_dict(state), ValueError, "growth_interval");
+}
+
 TEST(GradScaler, hysteresis_forgives_and_the_floor_holds) {
   Problem p;
   GradScaler scaler({.init_scale = 8, .growth_interval = 2, .hysteresis = 2, .min_scale = 4});

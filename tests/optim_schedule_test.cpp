@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 
+#include "tests_throws.h"
 #include <gtest/gtest.h>
 
 #include "tarn/autograd/functions.h"
@@ -138,6 +139,30 @@ TEST(ScheduleTest, every_group_keeps_its_own_rate_and_resuming_needs_the_step_al
   running.step();
   EXPECT_EQ(b.lr(1), a.lr(1));
   EXPECT_EQ(resumed.step_count(), 8);
+}
+
+TEST(ScheduleTest, a_rate_that_was_set_before_is_what_is_scaled) {
+  SGD sgd({ones({1}).set_requires_grad()}, {.lr = .1});
+  sgd.set_lr(.5);
+  Scheduler scheduler(sgd, exponential_lr(.5));
+  EXPECT_EQ(sgd.lr(), .5);
+  scheduler.step();
+  EXPECT_EQ(sgd.lr(), .25);
+  Scheduler again(sgd, exponential_lr(.1));  // the first one's rate stays the base
+  EXPECT_EQ(sgd.lr(), .5);
+}
+
+TEST(ScheduleTest, a_rate_that_cannot_be_changes_no_group) {
+  const Tensor p = ones({1}).set_requires_grad(), q = ones({1}).set_requires_grad();
+  SGD sgd({{{p}, {.lr = .1}}, {{q}, {.lr = .2}}});
+  Scheduler scheduler(
+      sgd, Schedule{[](double lr, int64_t t) { return t > 0 && lr > .15 ? -1 : lr / 2; }, {}});
+  EXPECT_THROWS_WITH(scheduler.step(), ValueError, "lr must be at least 0; got -1");
+  EXPECT_EQ(sgd.lr(0), .05);
+  EXPECT_THROWS_WITH(sequential({Schedule{}, exponential_lr(.5)}, {5}), ValueError,
+                     "sequential: a schedule has no lr");
+  EXPECT_THROWS_WITH(one_cycle_lr({.max_lr = 1, .total_steps = 5, .max_momentum = 1.5}), ValueError,
+                     "one_cycle_lr: momentum must be in [0, 1); got 1.5");
 }
 
 TEST(ScheduleTest, plateau_lowers_after_patience_and_can_be_restored) {
