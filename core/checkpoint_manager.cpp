@@ -118,6 +118,8 @@ void CheckpointManager::point(const std::string& link, int64_t step) const {
   fs::remove_all(fresh, ignored);
   int error = ::symlink(name.c_str(), fresh.c_str()) == 0 ? 0 : errno;
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) return;  // there are no links here
+  // Folders are there in a run that was copied with its links followed.
+  if (error == 0 && fs::is_directory(fs::symlink_status(path, ignored))) detail::discard_path(path);
   if (error == 0 && std::rename(fresh.c_str(), path.c_str()) != 0) error = errno;
   TARN_CHECK_AS(FileError, error == 0, "checkpoint: cannot make the link ", path, ": ",
                 std::strerror(error));

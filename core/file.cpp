@@ -111,7 +111,8 @@ std::error_code make_folders(const std::string& path) {
 }
 
 InputFile::InputFile(const char* op, std::string path) : op_(op), path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not waiting for the writer of a pipe, which is refused below; plain files are read as ever.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   TARN_CHECK_AS(FileError, fd_ >= 0, op_, ": cannot open ", path_, ": ", std::strerror(errno));
   struct stat info {};
   const bool known = ::fstat(fd_, &info) == 0;

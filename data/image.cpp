@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 
 #include <stb/stb_image.h>
@@ -13,8 +14,10 @@
 namespace tarn::data {
 namespace {
 
-/// True unless `bytes` is a JPEG that breaks off before its end marker: stb_image would fill the
-/// rest with grey and call it a success.
+// stb_image calls a picture that breaks off a success: it fills the rest of a JPEG with grey, of a
+// BMP with black, of a PGM or PPM with what is in memory. Hence the looks at the files before.
+
+/// True unless `bytes` is a JPEG that breaks off before its end marker.
 bool jpeg_is_complete(std::string_view bytes) {
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
   const size_t n = bytes.size();
@@ -39,6 +42,89 @@ bool jpeg_is_complete(std::string_view bytes) {
     }
   }
   return false;
+}
+
+constexpr int64_t kMostSide = int64_t{1} << 24;  // pixels that stb_image takes in a row
+constexpr const char* kTooLarge = "more than 16777216 pixels wide or high";
+
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// The next number in the head of a PGM or PPM, after spaces and comments, or -1; one too large is
+/// cut. Moves `at` behind it.
+int64_t next_number(std::string_view bytes, size_t& at) {
+  while (at < bytes.size() && (is_space(bytes[at]) || bytes[at] == '#')) {
+    const bool comment = bytes[at] == '#';  // to the end of its line
+    at = comment ? std::min(bytes.find_first_of("\r\n", at), bytes.size()) : at + 1;
+  }
+  if (at == bytes.size() || !is_digit(bytes[at])) return -1;
+  int64_t value = 0;
+  for (; at < bytes.size() && is_digit(bytes[at]); ++at) {
+    value = std::min(value * 10 + (bytes[at] - '0'), kMostSide + 1);
+  }
+  return value;
+}
+
+/// What is wrong with a PGM or PPM; "" for others and if nothing is. Of two bytes per channel,
+/// stb_image takes the lower.
+std::string pnm_fault(std::string_view bytes) {
+  if (!bytes.starts_with("P5") && !bytes.starts_with("P6")) return "";
+  size_t at = 2;
+  const int64_t width = next_number(bytes, at);
+  const int64_t height = next_number(bytes, at);
+  const int64_t white = next_number(bytes, at);
+  if (at == bytes.size()) return "truncated: it ends in its header";
+  if (width < 1 || height < 1 || white < 0 || !is_space(bytes[at])) {
+    return "its header must give width, height and the largest value, and then a space";
+  }
+  if (width > kMostSide || height > kMostSide) return kTooLarge;
+  if (white < 1 || white > 255) {
+    return "its largest value must be 1 to 255, one byte per channel; convert it to 8 bits";
+  }
+  const int64_t need = width * height * (bytes[1] == '6' ? 3 : 1);
+  const auto have = static_cast<int64_t>(bytes.size() - at - 1);
+  if (have >= need) return "";
+  return "truncated: its pixels need " + std::to_string(need) + " bytes, there are " +
+         std::to_string(have);
+}
+
+/// A number of `count` bytes, the lowest first; those behind the end are 0.
+int64_t number_at(std::string_view bytes, size_t at, size_t count) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < count && at + i < bytes.size(); ++i) {
+    value |= uint64_t{static_cast<uint8_t>(bytes[at + i])} << (8 * i);
+  }
+  return static_cast<int64_t>(value);
+}
+
+/// What is wrong with a BMP; "" for others and if nothing is. What stb_image refuses by itself, it
+/// may say: compressed ones, other headers.
+std::string bmp_fault(std::string_view bytes) {
+  if (!bytes.starts_with("BM")) return "";
+  const int64_t offset = number_at(bytes, 10, 4), head = number_at(bytes, 14, 4);
+  const bool short_head = head == 12;  // OS/2's, with sizes of 16 bits
+  const int64_t width = number_at(bytes, 18, short_head ? 2 : 4);
+  const int64_t height =  // below 0 where the rows go from the top
+      short_head ? number_at(bytes, 20, 2)
+                 : std::abs(int64_t{static_cast<int32_t>(number_at(bytes, 22, 4))});
+  const int64_t bits = number_at(bytes, short_head ? 24 : 28, 2);
+  const int64_t compression = short_head ? 0 : number_at(bytes, 30, 4);
+  if (width > kMostSide || height > kMostSide) return kTooLarge;
+  if (width < 1 || height < 1) return "";
+  if (bits > 32 || (compression != 0 && compression != 3)) return "";
+  const int64_t row = (width * bits + 31) / 32 * 4;
+  // Behind the last row's pixels, some leave the padding out.
+  const int64_t end = offset + (height - 1) * row + (width * bits + 7) / 8;
+  const auto have = static_cast<int64_t>(bytes.size());
+  if (end > have) {
+    return "truncated: its pixels end at byte " + std::to_string(end) + ", the file at " +
+           std::to_string(have);
+  }
+  return offset < 14 + head ? "its pixels begin within its header" : "";
 }
 
 /// For each output position: the first input it takes from, and the weights.
@@ -127,6 +213,9 @@ Image decode_image(std::string_view bytes, const std::string& path, int channels
                 ": larger than 2 GiB");
   TARN_CHECK_AS(FileError, jpeg_is_complete(bytes), "decode_image: ", path,
                 ": truncated: the JPEG has no end marker");
+  for (const std::string& fault : {pnm_fault(bytes), bmp_fault(bytes)}) {
+    TARN_CHECK_AS(FileError, fault.empty(), "decode_image: ", path, ": ", fault);
+  }
   int width = 0, height = 0, stored = 0;
   const std::unique_ptr<stbi_uc, void (*)(void*)> pixels(
       stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(bytes.data()),
@@ -135,6 +224,8 @@ Image decode_image(std::string_view bytes, const std::string& path, int channels
   TARN_CHECK_AS(FileError, pixels, "decode_image: ", path,
                 ": not a JPEG, PNG, BMP, PGM or PPM that can be decoded (", stbi_failure_reason(),
                 ")");
+  TARN_CHECK_AS(FileError, width > 0 && height > 0, "decode_image: ", path,
+                ": its header gives it no pixels");
   Image image(height, width, channels);
   std::copy_n(pixels.get(), image.pixels.size(), image.pixels.data());
   return image;

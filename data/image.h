@@ -21,7 +21,8 @@ struct Image {
 };
 
 /// Decodes JPEG, PNG, BMP, PGM or PPM into RGB (channels = 3) or grey (1). Throws FileError
-/// "decode_image: PATH: reason"; a picture that breaks off is an error, not grey pixels.
+/// "decode_image: PATH: reason"; a picture that breaks off is an error, not grey pixels, and so is
+/// a PGM or PPM of 16 bits.
 Image decode_image(std::string_view bytes, const std::string& path, int channels = 3);
 /// Reads and decodes a file. Throws FileError naming it.
 Image read_image(const std::string& path, int channels = 3);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include <zlib.h>
 
@@ -20,6 +21,9 @@ class GzipFile {
  public:
   explicit GzipFile(const std::string& path) : path_(path) {
     TARN_CHECK_AS(FileError, !is_folder(path), "load_idx: cannot open ", path, ": it is a folder");
+    std::error_code ignored;  // gzopen would wait for the writer of a pipe
+    TARN_CHECK_AS(FileError, !is_there(path) || std::filesystem::is_regular_file(path, ignored),
+                  "load_idx: cannot open ", path, ": not a plain file");
     errno = 0;
     file_ = gzopen(path.c_str(), "rb");
     TARN_CHECK_AS(FileError, file_, "load_idx: cannot open ", path, ": ", std::strerror(errno));

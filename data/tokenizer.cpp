@@ -93,10 +93,26 @@ std::string CharTokenizer::json() const {
   return nlohmann::json{{"kind", "char"}, {"vocab_size", vocab_size()}, {"itos", chars_}}.dump();
 }
 
+namespace {
+
+// Hugging Face's library writes all it knows of words and merges under "model".
+bool is_huggingface(const nlohmann::json& j) {
+  return j.contains("model") && !j.contains("kind") && !j.contains("itos");
+}
+
+}  // namespace
+
+bool is_huggingface_tokenizer(const std::string& path) {
+  const std::string text = read_file("load_tokenizer", path);
+  return is_huggingface(nlohmann::json::parse(text, nullptr, false));
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string text = read_file("load_tokenizer", path);
   try {
     const nlohmann::json j = nlohmann::json::parse(text);
+    TARN_CHECK_AS(FileError, !is_huggingface(j), "load_tokenizer: ", path,
+                  " is Hugging Face's; pass the folder with vocab.json and merges.txt");
     const std::string kind = j.value("kind", "char");
     if (kind == "byte") return std::make_unique<ByteTokenizer>();
     if (kind == "bpe") {

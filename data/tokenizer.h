@@ -72,4 +72,8 @@ class CharTokenizer final : public Tokenizer {
 /// ({"itos": ["\n", " ", ...]}). Throws FileError if the file is missing or damaged.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
+/// True for a tokenizer.json as Hugging Face's library writes it, which load_tokenizer() does not
+/// read. Throws FileError if the file cannot be read.
+bool is_huggingface_tokenizer(const std::string& path);
+
 }  // namespace tarn::data

@@ -20,6 +20,7 @@ namespace {
 
 constexpr Millis kRetry{20};
 constexpr Millis kAddressPatience{3000};
+constexpr Millis kLongestPoll{1000000000};  // poll() counts in an int
 
 // Children that are started later must not inherit the connection.
 constexpr int kType = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -123,9 +124,11 @@ int Socket::port() const {
 bool Socket::ready(short events, Clock::time_point deadline) const {
   for (;;) {
     pollfd entry{fd_, events, 0};
-    const int n = ::poll(&entry, 1, static_cast<int>(time_left(deadline).count()));
+    const Millis left = time_left(deadline);
+    const int n = ::poll(&entry, 1, static_cast<int>(std::min(left, kLongestPoll).count()));
     if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
+    const bool again = n == 0 ? left > kLongestPoll : errno == EINTR;
+    if (!again) return false;
   }
 }
 

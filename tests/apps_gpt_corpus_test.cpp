@@ -88,6 +88,14 @@ TEST(GptCorpus, token_files_bring_their_vocabulary) {
   s.data = folder.str();
   EXPECT_EQ(open_corpus(s).vocab, 5);
   EXPECT_EQ(open_corpus(s).tokenizer, nullptr);
+  const std::string name = open_corpus(s).name;
+  EXPECT_FALSE(name.empty());
+  for (const char* slash : {"/", "//"}) {
+    s.data = folder.str() + slash;
+    EXPECT_EQ(open_corpus(s).name, name);
+  }
+  folder.write("tokenizer.json", R"({"model": {"type": "BPE"}})");  // Hugging Face's
+  EXPECT_EQ(open_corpus(s).tokenizer, nullptr);
   folder.write("meta.json", R"({"itos": ["a", "b", "c", "d", "e", "f"]})");
   EXPECT_EQ(open_corpus(s).vocab, 6);
   s.data = folder / "train.bin";

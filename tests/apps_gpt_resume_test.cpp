@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tarn/apps/common/ranks.h"
 #include "tarn/apps/common/run_checkpoints.h"
 #include "tarn/apps/gpt/checkpoint.h"
 #include "tarn/apps/gpt/export.h"
@@ -232,6 +233,64 @@ TEST_F(GptResume, weights_read_a_text_with_the_vocabulary_they_were_trained_on) 
               std::string::npos)
         << mode << named.err;
   }
+}
+
+TEST_F(GptResume, weights_without_their_tokenizer_are_not_given_characters_for_tokens) {
+  ASSERT_EQ(run(small("run", {"--tokenizer", "byte", "--max-iters", "1"})).code, 0);
+  const std::string weights = folder / "bytes.safetensors";
+  ASSERT_EQ(run({"--resume", folder / "run", "--export", weights}).code, 0);
+  folder.write("tokenizer.json", R"({"version": "1.0", "model": {"type": "BPE", "vocab": {}}})");
+  for (const char* mode : {"--eval-only", "--find-batch", "--progress"}) {
+    const Ended end = run(small("tuned", {"--init-from", weights, mode}));
+    EXPECT_EQ(end.code, 1) << mode;
+    EXPECT_NE(end.err.find("no tokenizer for this model: it knows 256 tokens, and words has "),
+              std::string::npos)
+        << mode << end.err;
+    EXPECT_NE(end.err.find("tokenizer.json is Hugging Face's and not read"), std::string::npos)
+        << mode << end.err;
+  }
+  EXPECT_FALSE(fs::exists(folder / "tuned"));
+  const auto named = small("tuned", {"--init-from", weights, "--tokenizer", "byte", "--eval-only"});
+  EXPECT_EQ(run(named).code, 0);
+}
+
+// Rank 0 writes its device into the run's config.json, and each rank has its own.
+TEST_F(GptResume, a_restart_takes_no_device_from_the_run) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "20"})).code, 0);
+  auto config = nlohmann::json::parse(slurp(folder / "run/config.json"));
+  config["flags"]["device"] = "cuda:99";
+  folder.write("run/config.json", config.dump());
+  folder.write(kRunFolderNote, folder / "run");
+  setenv("TARN_FLIGHT_DIR", folder.str().c_str(), 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+  const Ended on = run({"--data", text, "--max-iters", "22"});
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+  unsetenv("TARN_FLIGHT_DIR");
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_NE(on.out.find("resumed after step 20\n"), std::string::npos) << on.out;
+}
+
+TEST_F(GptResume, an_estimate_that_a_signal_ends_is_no_success) {
+  ASSERT_EQ(run(small("run", {"--max-iters", "1"})).code, 0);
+  fs::remove(folder / "out.txt");
+  Process process(program, {"--eval-only", "--resume", folder / "run", "--eval-iters", "100000000"},
+                  folder);
+  while (process.running() &&
+         slurp(folder / "out.txt").find("tokens a step\n") == std::string::npos)
+    usleep(2000);
+  usleep(50000);  // until it estimates
+  process.signal(SIGTERM);
+  const Ended end = process.wait();
+  EXPECT_EQ(end.code, 128 + SIGTERM) << end.out << end.err;
+  EXPECT_EQ(end.err.find("saving"), std::string::npos) << end.err;
+}
+
+TEST_F(GptResume, a_path_need_not_be_utf8) {
+  const std::string odd = folder / "caf\xE9.txt";
+  std::ofstream(odd) << slurp(text);
+  ASSERT_EQ(run(small("run", {"--data", odd, "--max-iters", "20"})).code, 0);
+  const Ended on = run({"--resume", folder / "run", "--max-iters", "22"});
+  EXPECT_EQ(on.code, 0) << on.err;
 }
 
 TEST_F(GptResume, a_cosine_that_is_spread_anew_is_told) {

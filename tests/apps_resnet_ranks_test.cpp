@@ -200,6 +200,31 @@ TEST_F(ResnetRanks, they_stay_in_step_where_some_can_read_nothing_of_their_part)
   expect_equal("one", "three");
 }
 
+// Without --sync-bn each rank's norms have a mean of their own, and those of rank 0 are saved.
+TEST_F(ResnetRanks, the_score_is_that_of_the_network_that_is_saved) {
+  for (const std::string stage : {"0", "2"}) {
+    std::vector<std::string> flags = {"--no-sync-bn", "--epochs", "1", "--zero-stage", stage};
+    if (stage == "2") {
+      flags.insert(flags.end(),
+                   {"--model-ema", "--model-ema-steps", "1", "--model-ema-decay", "0.5"});
+    }
+    const std::string name = "own" + stage;
+    const Ended end = run(2, name, flags);
+    ASSERT_EQ(end.code, 0) << end.err;
+    const Ended test =
+        Process(kResnet, {"--test-only", "--resume", folder / ("runs/" + name), "--threads", "1"},
+                folder)
+            .wait();
+    ASSERT_EQ(test.code, 0) << test.err;
+    const std::string mark = "Test: loss ";
+    const size_t at = test.out.find(mark);
+    ASSERT_NE(at, std::string::npos) << test.out;
+    EXPECT_NEAR(std::atof(test.out.c_str() + at + mark.size()), figures(name, "test_loss").at(0),
+                1e-4)
+        << stage;
+  }
+}
+
 TEST_F(ResnetRanks, a_run_is_resumed_by_another_number_of_ranks) {
   ASSERT_EQ(run(2, "r", {"--epochs", "1", "--lr-scheduler", "constant"}).code, 0);
   const std::vector<std::string> more = {"--resume", folder / "runs/r", "--epochs", "2"};

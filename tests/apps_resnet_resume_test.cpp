@@ -51,6 +51,28 @@ TEST(resnet_resume, flags_that_are_given_now_are_what_trains) {
   EXPECT_EQ(history.steps.front().lr, 0.05);
 }
 
+// Stopped in the test of an epoch: nothing is left to train, so there is no rate.
+TEST(resnet_resume, an_epoch_that_was_trained_shows_all_of_its_images_and_no_rate) {
+  const TempFolder folder;
+  ResnetSettings s = quick();
+  s.epochs = 1;
+  s.batch_size = 64;  // more than the 40 there are
+  ImageData data = pictures();
+  auto& tested = static_cast<Pictures&>(*data.test);
+  tested.signal_at = 1;
+  EXPECT_FALSE(OneRun(s, data, folder.str()).trainer->fit());
+  tested.signal_at = -1;
+  s.progress = true;
+  OneRun on(s, data, folder / "run", true);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(on.trainer->fit());
+  const std::string bars = testing::internal::GetCapturedStderr();
+  EXPECT_NE(bars.find("Epoch 1/1: 100%"), std::string::npos) << bars;
+  EXPECT_NE(bars.find(" 40/40 "), std::string::npos) << bars;
+  EXPECT_EQ(on.trainer->images_per_second(), 0);
+  EXPECT_NE(test::slurp(folder / "run/metrics.jsonl").find("\"img_s\": null"), std::string::npos);
+}
+
 TEST(resnet_resume, groups_that_differ_are_still_refused) {
   const TempFolder folder;
   EXPECT_MESSAGE(Error,
@@ -144,6 +166,12 @@ TEST(resnet_settings, numbers_have_their_limits) {
     EXPECT_EQ(usage_error({flag, "1024"}), "");
   }
   EXPECT_NE(usage_error({"-b", "9999999999"}).find("from 1 to 1048576"), std::string::npos);
+  EXPECT_EQ(usage_error({"--dist-timeout", "1e9"}), "");
+  for (const char* value : {"1e10", "1e300", "inf"}) {
+    EXPECT_NE(usage_error({"--dist-timeout", value}).find("--dist-timeout: expected a number"),
+              std::string::npos)
+        << value;
+  }
 }
 
 TEST(resnet_settings, what_a_run_that_goes_on_cannot_get_is_refused) {
@@ -156,6 +184,11 @@ TEST(resnet_settings, what_a_run_that_goes_on_cannot_get_is_refused) {
   folder.write("run/config.json", R"({"flags": {"opt": "sgd", "lr": 0.5}})");
   EXPECT_NE(usage_error({"--resume", folder / "run", "--opt", "adam"}).find("the run used sgd"),
             std::string::npos);
+  EXPECT_NE(usage_error({"--resume", folder / "run", "--norm-weight-decay", "0"})
+                .find("--norm-weight-decay: the run had none"),
+            std::string::npos);
+  folder.write("two/config.json", R"({"flags": {"opt": "sgd", "norm-weight-decay": 0.0}})");
+  EXPECT_EQ(usage_error({"--resume", folder / "two", "--norm-weight-decay", "0.1"}), "");
   EXPECT_EQ(flag_of_run(folder / "run", "lr"), "0.5");
   EXPECT_EQ(flag_of_run(folder / "run", "wd"), "");
   EXPECT_EQ(flag_of_run(folder / "none", "wd"), "");

@@ -78,6 +78,33 @@ TEST_F(Scripts, quickstart_shows_every_command_of_a_bare_machine) {
   EXPECT_FALSE(has("sudo")) << out;
 }
 
+TEST_F(Scripts, an_exported_cdpath_leads_nowhere) {
+  fs::create_directories(folder / "apps/common");  // where cd would go
+  for (const std::string& path : {std::string("."), folder.string()}) {
+    run("CDPATH=" + path + " apps/quickstart --dry-run");
+    EXPECT_EQ(code, 0) << out;
+    EXPECT_TRUE(out.ends_with("==> Training: build/bin/tarn-resnet\n")) << out;
+    run("CDPATH=" + path + " tests/run --help");
+    EXPECT_EQ(code, 0) << out;
+    EXPECT_TRUE(out.starts_with("usage: tests/run")) << out;
+  }
+}
+
+// As plain `cmake -B build` makes it.
+TEST_F(Scripts, a_build_folder_with_makefiles_is_used_as_it_is) {
+  fake("dpkg-query", "echo installed");
+  fake("cmake", "echo cmake version 3.25.1");
+  fs::create_directory(folder / "build");
+  std::ofstream(folder / "build/CMakeCache.txt")
+      << "CMAKE_HOME_DIRECTORY:INTERNAL=" << TARN_SOURCE_DIR << "\nTARN_BUILD_APPS:BOOL=ON\n"
+      << "CMAKE_GENERATOR:INTERNAL=Unix Makefiles\n";
+  std::ofstream(folder / "build/Makefile") << "";
+  run("apps/quickstart --dry-run");
+  EXPECT_EQ(code, 0) << out;
+  EXPECT_TRUE(out.starts_with("==> Building tarn-resnet")) << out;
+  EXPECT_TRUE(has("  cmake --build " + (folder / "build").string())) << out;
+}
+
 TEST_F(Scripts, quickstart_gpt_takes_the_text_and_its_own_trainer) {
   run("apps/quickstart --dry-run gpt --max-iters 9");
   EXPECT_EQ(code, 0) << out;

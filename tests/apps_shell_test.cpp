@@ -1,10 +1,13 @@
 // apps_shell_test.cpp - run folders, files that fail, interrupts, exit codes.
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tarn/apps/common/figures.h"
@@ -118,6 +121,35 @@ TEST_F(RunDirTest, a_run_hands_its_flags_on_but_what_is_given_stays) {
   std::ofstream(run.path() / "config.json") << "{\"flags\": ";
   EXPECT_NE(message([&] { inherit_flags(options, run.path(), {}); }).find("config.json is damaged"),
             std::string::npos);
+  fs::remove(run.path() / "config.json");
+  ASSERT_EQ(mkfifo((run.path() / "config.json").c_str(), 0600), 0);
+  EXPECT_NE(message([&] { inherit_flags(options, run.path(), {}); }).find("not a plain file"),
+            std::string::npos);
+}
+
+TEST_F(RunDirTest, texts_that_are_not_utf8_are_handed_on_too) {
+  const std::string all[] = {"",       "caf\u00E9", "caf\xE9.txt", "\xFF\x80",
+                             "\uF7E9", "\uFFFD",    "\xEF\x9F"};
+  for (const std::string& text : all) {
+    EXPECT_EQ(unescape_bytes(escape_bytes(text)), text);
+    std::string data = text;
+    std::optional<std::string> weights = text;
+    Options first("tarn-test", ""), second("tarn-test", "");
+    for (Options* options : {&first, &second}) {
+      options->add("--data", &data, "");
+      options->add("--weights", &weights, "");
+    }
+    const RunDir run = RunDir::create(folder, "r");
+    run.write_config(first, 2);
+    data = "x";
+    weights.reset();
+    inherit_flags(second, run.path(), {});
+    EXPECT_EQ(data, text);
+    EXPECT_EQ(weights, text);
+    EXPECT_EQ(flag_of_run(run.path(), "data"), text);
+  }
+  EXPECT_EQ(escape_bytes("caf\u00E9"), "caf\u00E9");
+  EXPECT_EQ(escape_bytes("\xE9"), "\uF7E9");
 }
 
 TEST_F(RunDirTest, paths_for_plots_have_their_folder) {
@@ -214,6 +246,15 @@ TEST(MainGuard, exceptions_become_messages_and_exit_codes) {
             "2|tarn-test: error: unknown option -x\nTry 'tarn-test --help'.\n");
   EXPECT_EQ(run([]() -> int { throw std::bad_alloc(); }), "1|tarn-test: error: out of memory\n");
   EXPECT_EQ(run([]() -> int { throw 3; }), "1|tarn-test: error: an unknown exception\n");
+}
+
+// As under a parent that ignores the ends of its children.
+TEST(MainGuard, hears_how_its_children_end) {
+  signal(SIGCHLD, SIG_IGN);
+  const int code =
+      main_guard("tarn-test", [] { return WEXITSTATUS(pclose(popen("exit 3", "r"))); });
+  signal(SIGCHLD, SIG_DFL);
+  EXPECT_EQ(code, 3);
 }
 
 TEST(MainGuard, leaves_the_reason_to_torchrun) {

@@ -61,6 +61,23 @@ TEST(CheckpointManager, links_that_a_kill_left_behind_are_put_right) {
   EXPECT_TRUE(CheckpointManager(folder.write("file", "no folder")).steps().empty());
 }
 
+// As `cp -rL` leaves them.
+TEST(CheckpointManager, links_that_became_folders_are_links_again) {
+  const TempFolder folder;
+  CheckpointManager(folder / "run").save(at(1, true));
+  fs::copy(folder / "run", folder / "copy", fs::copy_options::recursive);
+  ASSERT_TRUE(fs::is_directory(fs::symlink_status(folder / "copy/last")));
+  CheckpointManager m(folder / "copy");
+  m.relink();
+  EXPECT_EQ(fs::read_symlink(folder / "copy/last"), "step-000001");
+  EXPECT_EQ(fs::read_symlink(folder / "copy/best"), "step-000001");
+  m.save(at(2));
+  EXPECT_EQ(fs::read_symlink(folder / "copy/last"), "step-000002");
+  expect_is(m.load_best(), 1);
+  EXPECT_EQ(names(folder / "copy"),
+            (std::set<std::string>{"step-000001", "step-000002", "last", "best"}));
+}
+
 // A resume that finds no checkpoints begins anew.
 TEST(CheckpointManager, a_folder_that_cannot_be_asked_about_is_no_empty_one) {
   const TempFolder folder;

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tarn/core/file.h"
@@ -44,6 +45,13 @@ TEST(FileTest, what_cannot_be_asked_about_is_not_there) {
     EXPECT_FALSE(is_there(path)) << path;
     EXPECT_FALSE(is_folder(path)) << path;
   }
+}
+
+// Opened without a thought, it waits for a writer that never comes.
+TEST(FileTest, a_named_pipe_is_refused_at_once) {
+  const TempFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_MESSAGE(FileError, read_file("test", folder / "pipe"), "pipe: not a plain file");
 }
 
 TEST(FileTest, what_a_locked_folder_hides_is_not_there) {

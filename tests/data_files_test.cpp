@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "tarn/data/cifar10.h"
@@ -57,6 +58,8 @@ TEST(MnistTest, names_what_is_wrong_with_a_file) {
   const TempFolder folder;
   const auto load = [&](const std::string& bytes) { load_idx(folder.write("x", bytes)); };
   EXPECT_MESSAGE(FileError, load("PNG"), "truncated: the magic number needs 4 bytes, there are 3");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_MESSAGE(FileError, load_idx(folder / "pipe"), "pipe: not a plain file");
   EXPECT_MESSAGE(FileError, load("abcdef"), "not an IDX file");
   EXPECT_MESSAGE(FileError, load(idx({1}, "abcd", 0x0D)), "IDX type 13");
   EXPECT_MESSAGE(FileError, load(idx({}, "")), "0 dimensions");

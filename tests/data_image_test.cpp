@@ -51,6 +51,54 @@ TEST(ImageTest, refuses_a_jpeg_or_png_cut_at_any_length) {
   }
 }
 
+std::string bytes_of(int64_t value, int count) {  // the lowest first
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+// 24 bits, uncompressed; a negative height: rows from the top.
+std::string bmp(int64_t width, int64_t height, const std::string& rows, int64_t offset = 54) {
+  return "BM" + bytes_of(54 + static_cast<int64_t>(rows.size()), 4) + bytes_of(0, 4) +
+         bytes_of(offset, 4) + bytes_of(40, 4) + bytes_of(width, 4) + bytes_of(height, 4) +
+         bytes_of(1, 2) + bytes_of(24, 2) + std::string(24, '\0') + rows;
+}
+
+TEST(ImageTest, refuses_a_pgm_ppm_or_bmp_cut_at_any_length) {
+  // Rows of 6 bytes and 2 of padding; blue comes first.
+  const std::string rows = std::string("123456") + '\0' + '\0' + "abcdef";
+  for (const std::string& whole :
+       {std::string("P5 2 2 255\nabcd"), std::string("P6\n# a 9 9 9\n2 #b\r1\n255\nabcdef"),
+        bmp(2, 2, rows), bmp(2, -2, rows)}) {
+    EXPECT_GT(decode_image(whole, "whole").pixels.size(), 5u);
+    for (size_t n = 0; n < whole.size(); ++n) {
+      EXPECT_NE(test::message_of<FileError>([&] { decode_image(whole.substr(0, n), "cut"); }), "")
+          << n << " of " << whole.size();
+    }
+  }
+  EXPECT_MESSAGE(FileError, decode_image("P6 2 2 255\nabc", "x.ppm"),
+                 "x.ppm: truncated: its pixels need 12 bytes, there are 3");
+  EXPECT_MESSAGE(FileError, decode_image(bmp(2, 2, "abc"), "x.bmp"),
+                 "x.bmp: truncated: its pixels end at byte 68, the file at 57");
+  const Image down = decode_image(bmp(2, -2, rows), "x.bmp");
+  EXPECT_EQ(std::string(down.pixels.begin(), down.pixels.end()), "321654cbafed");
+}
+
+TEST(ImageTest, refuses_sizes_and_depths_that_it_cannot_read) {
+  EXPECT_MESSAGE(FileError, decode_image("P5 1 1 65535\nab", "x.pgm"),
+                 "x.pgm: its largest value must be 1 to 255, one byte per channel");
+  EXPECT_MESSAGE(FileError, decode_image("P5 1 1 0\na", "x"), "its largest value must be");
+  EXPECT_MESSAGE(FileError, decode_image("P5 0 1 255\na", "x"), "its header must give width");
+  EXPECT_MESSAGE(FileError, decode_image("P5 1 255\nabcdef", "x"), "its header must give width");
+  EXPECT_MESSAGE(FileError, decode_image("P6 99999999999999999999 1 255\na", "x"), "pixels wide");
+  EXPECT_MESSAGE(FileError, decode_image("P6 16777216 16777216 255\na", "x"), "truncated");
+  for (const int64_t odd : {int64_t{0}, -(int64_t{1} << 31), int64_t{1} << 24, int64_t{1} << 30}) {
+    EXPECT_NE(test::message_of<FileError>([&] { decode_image(bmp(odd, 1, "abcd"), "x"); }), "");
+    EXPECT_NE(test::message_of<FileError>([&] { decode_image(bmp(1, odd, "abcd"), "x"); }), "");
+  }
+  EXPECT_MESSAGE(FileError, decode_image(bmp(1, 1, "abcd", 10), "x.bmp"), "within its header");
+}
+
 TEST(ImageTest, resizes_as_pillow_does) {
   EXPECT_EQ(resize_image(pattern(), 4, 3).pixels,
             (std::vector<uint8_t>{71,  108, 139, 120, 83,  117, 156, 130, 91,  137, 144, 123,

@@ -97,6 +97,13 @@ TEST(Tokenizers, a_bad_vocabulary_file_is_refused_by_name) {
                  "b.json is of the kind 'x'; this version knows byte, char, bpe and wordpiece");
   EXPECT_MESSAGE(FileError, load_tokenizer(folder.write("c.json", R"({"itos": ["a", "a"]})")),
                  "c.json is damaged: char tokenizer: 'a' is there twice");
+  const std::string theirs = folder.write("d.json", R"({"model": {"type": "BPE"}})");
+  EXPECT_MESSAGE(FileError, load_tokenizer(theirs),
+                 "d.json is Hugging Face's; pass the folder with vocab.json and merges.txt");
+  EXPECT_TRUE(is_huggingface_tokenizer(theirs));
+  for (const char* own : {"a.json", "b.json", "c.json"}) {
+    EXPECT_FALSE(is_huggingface_tokenizer(folder / own)) << own;
+  }
 }
 
 TEST(WordPieces, words_are_folded_and_cut_at_punctuation_and_ideographs) {

@@ -169,6 +169,19 @@ INSTANTIATE_TEST_SUITE_P(All, StoreTest,
                          testing::Values(StoreKind::kMemory, StoreKind::kFile, StoreKind::kTcp),
                          kind_of);
 
+TEST(Socket, a_deadline_may_be_beyond_what_poll_counts) {
+  Socket listener = Socket::listen(0);
+  Socket client = Socket::connect("127.0.0.1", listener.port(), Clock::now() + Millis(5000));
+  std::thread late([&] {
+    std::this_thread::sleep_for(Millis(150));
+    Socket(::accept(listener.fd(), nullptr, nullptr)).send("x", 1, Clock::now() + Millis(5000));
+  });
+  char got = 0;
+  EXPECT_TRUE(client.receive(&got, 1, Clock::now() + Millis((int64_t{1} << 32) + 20)));
+  EXPECT_EQ(got, 'x');
+  late.join();
+}
+
 TEST(TcpStore, a_used_port_is_named) {
   const TcpStore first({.port = 0, .server = true});
   EXPECT_THROWS_WITH(TcpStore({.port = first.port(), .server = true}), DistError,

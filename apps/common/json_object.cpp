@@ -6,11 +6,51 @@
 #include <nlohmann/json.hpp>
 
 #include "tarn/apps/common/text.h"
+#include "tarn/data/unicode.h"
 
 namespace tarn::apps {
+namespace {
+
+constexpr uint32_t kEscape = 0xF700;  // and the byte, which is 0x80 or more
+
+bool is_escape(const data::CodePoint& c) {
+  return c.valid && c.value >= kEscape + 0x80 && c.value <= kEscape + 0xFF;
+}
+
+}  // namespace
 
 std::string json_quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// A text that has such a private character itself has its bytes escaped, too.
+std::string escape_bytes(std::string_view text) {
+  std::string escaped;
+  for (size_t at = 0; at < text.size();) {
+    const data::CodePoint c = data::code_point_at(text, at);
+    const std::string_view bytes = text.substr(at, static_cast<size_t>(c.bytes));
+    at += bytes.size();
+    if (c.valid && !is_escape(c)) {
+      escaped += bytes;
+      continue;
+    }
+    for (const char byte : bytes) data::append_utf8(escaped, kEscape + static_cast<uint8_t>(byte));
+  }
+  return escaped;
+}
+
+std::string unescape_bytes(std::string_view text) {
+  std::string bytes;
+  for (size_t at = 0; at < text.size();) {
+    const data::CodePoint c = data::code_point_at(text, at);
+    if (is_escape(c)) {
+      bytes += static_cast<char>(c.value - kEscape);
+    } else {
+      bytes += text.substr(at, static_cast<size_t>(c.bytes));
+    }
+    at += static_cast<size_t>(c.bytes);
+  }
+  return bytes;
 }
 
 JsonObject& JsonObject::add_json(std::string_view key, std::string_view json) {

@@ -10,6 +10,11 @@ namespace tarn::apps {
 /// Text as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
+/// A text that may not be UTF-8, as the name of a file need not be, as UTF-8: a byte XX that JSON
+/// could not hold becomes the private character U+F7XX. unescape_bytes() gives the text back.
+std::string escape_bytes(std::string_view text);
+std::string unescape_bytes(std::string_view text);
+
 /// A builder for flat records and small nested ones:
 ///   JsonObject().add("step", 10).add("loss", 0.5).text()   ->   {"step": 10, "loss": 0.5}
 /// NaN and infinity are not JSON: they are written as null.

@@ -73,6 +73,7 @@ std::string output_error() {
 int main_guard(const char* program, const std::function<int()>& body) {
   occupy_standard_streams();
   signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of write(), not a kill
+  signal(SIGCHLD, SIG_DFL);  // who inherits it ignored never hears how a child ended
   try {
     const int code = body();
     const std::string error = output_error();

@@ -161,7 +161,12 @@ void Option::set(const std::string& text) {
 std::string Option::json() const {
   const auto scalar = []<class T>(const T& value) -> std::string {
     JsonObject object;
-    const std::string text = object.add("v", value).text();  // {"v": VALUE}
+    if constexpr (std::is_same_v<T, std::string>) {
+      object.add("v", escape_bytes(value));
+    } else {
+      object.add("v", value);
+    }
+    const std::string text = object.text();  // {"v": VALUE}
     return text.substr(6, text.size() - 7);
   };
   return std::visit(

@@ -55,7 +55,7 @@ class Option {
   Option& hidden();
 
   const std::string& name() const { return name_; }
-  /// The value as JSON; null for an optional that is unset.
+  /// The value as JSON, texts as escape_bytes() gives them; null for an optional that is unset.
   std::string json() const;
 
  private:

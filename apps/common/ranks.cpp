@@ -28,7 +28,8 @@ void declare_rank_flags(Options& options, RankSettings& s) {
   options
       .add("--dist-timeout", &s.timeout,
            "seconds a rank waits for another before it fails; five times that at the start")
-      .above(0);
+      .above(0)
+      .at_most(1e9);  // the clock's nanoseconds have 64 bits
   options.add("--bucket-cap-mb", &s.bucket_cap_mb, "ddp: MiB of gradients that travel together")
       .above(0);
   options

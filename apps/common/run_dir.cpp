@@ -51,6 +51,11 @@ std::string cpu_name() {
   return "unknown";
 }
 
+// A flag's value in config.json, as the command line would have it.
+std::string value_text(const nlohmann::json& value) {
+  return value.is_string() ? unescape_bytes(value.get<std::string>()) : value.dump();
+}
+
 }  // namespace
 
 std::string default_run_name(std::string_view model, std::string_view data) {
@@ -96,7 +101,7 @@ std::string flag_of_run(const std::filesystem::path& path, const std::string& fl
   if (!config.is_object() || !config.contains("flags")) return "";
   const nlohmann::json& flags = config["flags"];
   if (!flags.is_object() || !flags.contains(flag) || flags[flag].is_null()) return "";
-  return flags[flag].is_string() ? flags[flag].get<std::string>() : flags[flag].dump();
+  return value_text(flags[flag]);
 }
 
 namespace {
@@ -119,6 +124,10 @@ std::string advice(std::filesystem::path path, int error) {
 void inherit_flags(Options& options, const std::filesystem::path& path,
                    const std::vector<std::string>& except) {
   const std::filesystem::path file = path / "config.json";
+  std::error_code ignored;  // opening would wait for the writer of a pipe
+  if (is_there(file.string()) && !std::filesystem::is_regular_file(file, ignored)) {
+    throw std::runtime_error("no run to go on with: " + file.string() + " is not a plain file");
+  }
   std::ifstream in(file);
   if (!in) {
     const int error = errno;
@@ -134,7 +143,7 @@ void inherit_flags(Options& options, const std::filesystem::path& path,
     }
     for (const auto& [name, value] : config.at("flags").items()) {
       if (value.is_null() || std::count(except.begin(), except.end(), "--" + name)) continue;
-      options.preset("--" + name, value.is_string() ? value.get<std::string>() : value.dump());
+      options.preset("--" + name, value_text(value));
     }
   } catch (const nlohmann::json::exception& e) {
     throw std::runtime_error(file.string() + " is damaged: " + e.what());

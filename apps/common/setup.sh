@@ -3,6 +3,7 @@
 # INSTALL (0: never call apt-get), TARN_PRESET (a CMake preset to insist on), TARN_BUILD_DIR.
 # shellcheck shell=bash disable=SC2034
 
+unset CDPATH  # with it, cd goes elsewhere, or prints where it went
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 BUILD=${TARN_BUILD_DIR:-$ROOT/build}
 DRY_RUN=${DRY_RUN:-0}
@@ -107,6 +108,9 @@ job_count() {
 
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/CMakeCache.txt" 2>/dev/null; }
 
+# A cache alone is what a configuring that failed leaves.
+is_configured() { [ -f "$BUILD/build.ninja" ] || [ -f "$BUILD/Makefile" ]; }
+
 # configure PRESET FLAG...: makes build/ with a preset and -DNAME=ON|OFF flags. A build/ that is
 # configured already keeps its settings, so that the commands do not undo each other's work: only
 # flags that must be ON are switched on there. TARN_PRESET insists on a preset,
@@ -125,7 +129,7 @@ configure() {
         ;;
     esac
   done
-  if [ ! -f "$BUILD/build.ninja" ] || [ -n "${TARN_PRESET:-}" ]; then
+  if ! is_configured || [ -n "${TARN_PRESET:-}" ]; then
     say "Configuring in build/ (preset $preset)"
     (cd "$ROOT" && step cmake --preset "$preset" "-DTARN_CUDA=$(cuda_mode)" -B "$BUILD" "$@")
   elif [ -n "${TARN_CUDA:-}" ] && [ "$(cached TARN_CUDA)" != "$TARN_CUDA" ]; then

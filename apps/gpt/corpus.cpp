@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "tarn/apps/gpt/king_james.h"
 #include "tarn/core/error.h"
@@ -46,8 +47,7 @@ std::shared_ptr<data::Tokenizer> make_tokenizer(const std::string& name, std::st
 // nanoGPT's character data keeps its vocabulary beside the tokens; so do runs of this program.
 std::shared_ptr<data::Tokenizer> tokenizer_beside(const fs::path& tokens) {
   for (const char* name : {"meta.json", "tokenizer.json"}) {
-    const std::string path = (tokens.parent_path() / name).string();
-    if (is_there(path)) return data::load_tokenizer(path);
+    if (auto tokenizer = tokenizer_in(tokens.parent_path() / name)) return tokenizer;
   }
   return nullptr;
 }
@@ -94,7 +94,10 @@ void open_text(Corpus& c, const GptSettings& s) {
   }
   const std::string text = read_text(s.data);
   const std::string val = s.val_data.empty() ? "" : read_text(s.val_data);
-  if (!c.tokenizer) c.tokenizer = make_tokenizer(s.tokenizer, text + val);
+  if (!c.tokenizer) {
+    c.tokenizer = make_tokenizer(s.tokenizer, text + val);
+    c.guessed = s.tokenizer == "auto";
+  }
   if (!s.val_data.empty()) {
     c.train = data::Tokens(c.tokenizer->encode(text), s.data);
     c.val = data::Tokens(c.tokenizer->encode(val), s.val_data);
@@ -108,12 +111,36 @@ void open_text(Corpus& c, const GptSettings& s) {
   c.val = data::Tokens(c.tokenizer->encode(all.substr(cut)), s.data + " (test part)");
 }
 
+// The last part of a path; that of a folder may end in a slash.
+std::string stem_of(const fs::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).stem().string();
+}
+
 }  // namespace
 
 void check_length(const Corpus& corpus, int64_t block) {
   for (const data::Tokens& part : {corpus.train, corpus.val}) {
     data::TokenDataset(part, {.block = block});  // its constructor checks
   }
+}
+
+void check_guess(const Corpus& corpus, int64_t known) {
+  TARN_CHECK_AS(ValueError, !corpus.guessed || corpus.vocab == known,
+                "no tokenizer for this model: it knows ", known, " tokens, and ", corpus.name,
+                " has ", corpus.vocab, " different characters; pass --tokenizer with the folder ",
+                "of GPT-2's vocab.json and merges.txt, byte, or a tokenizer.json");
+}
+
+std::shared_ptr<data::Tokenizer> tokenizer_in(const fs::path& file) {
+  const std::string path = file.string();
+  if (!is_there(path)) return nullptr;
+  if (!data::is_huggingface_tokenizer(path)) return data::load_tokenizer(path);
+  std::fprintf(
+      stderr,
+      "note: %s is Hugging Face's and not read; --tokenizer takes a folder with vocab.json "
+      "and merges.txt\n",
+      path.c_str());
+  return nullptr;
 }
 
 std::shared_ptr<data::Tokenizer> named_tokenizer(const std::string& name) {
@@ -130,7 +157,7 @@ Corpus open_corpus(const GptSettings& s, std::shared_ptr<data::Tokenizer> tokeni
   Corpus c;
   c.tokenizer = std::move(tokenizer);
   const fs::path path = s.data;
-  c.name = s.data == "king-james" ? s.data : path.stem().string();
+  c.name = s.data == "king-james" ? s.data : stem_of(path);
   if (s.data != "king-james") {
     std::error_code error;
     const bool there = fs::exists(s.data, error);

@@ -33,8 +33,7 @@ using nn::models::Gpt;
 namespace fs = std::filesystem;
 
 std::shared_ptr<data::Tokenizer> tokenizer_of_run(const fs::path& run) {
-  const fs::path path = run / "tokenizer.json";
-  return is_there(path.string()) ? data::load_tokenizer(path.string()) : nullptr;
+  return tokenizer_in(run / "tokenizer.json");
 }
 
 // What reads and writes a model's text: what is kept with it, else what --tokenizer names. A run
@@ -231,11 +230,11 @@ int evaluate_only(const GptSettings& s, const Options& options, const Ranks& ran
   const Corpus corpus = corpus_of(s);
   const auto gpt =
       s.resume ? gpt_from_run(s, ranks) : gpt_from_file(s, options, corpus.tokenizer.get());
+  check_guess(corpus, gpt->options().vocab);
   print_start(s, corpus, *gpt, ranks);
-  GptTrainer trainer(s, corpus, *gpt, nullptr, ranks);
-  const std::optional<GptLosses> losses = trainer.estimate();
-  if (losses && ranks.main())
-    std::printf("train loss %.4f, val loss %.4f\n", losses->train, losses->val);
+  std::fflush(stdout);
+  const GptLosses losses = *GptTrainer(s, corpus, *gpt, nullptr, ranks).estimate();
+  if (ranks.main()) std::printf("train loss %.4f, val loss %.4f\n", losses.train, losses.val);
   return 0;
 }
 
@@ -252,8 +251,10 @@ void note_sizes(GptSettings& s, const nn::models::GptOptions& o) {
 // The model that training starts from.
 std::unique_ptr<Gpt> new_gpt(const GptSettings& s, const Options& options, const Corpus& corpus,
                              int64_t vocab) {
-  return s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
-                                    : make_gpt(s, vocab);
+  auto gpt = s.from_file() && !s.resume ? gpt_from_file(s, options, corpus.tokenizer.get())
+                                        : make_gpt(s, vocab);
+  check_guess(corpus, gpt->options().vocab);
+  return gpt;
 }
 
 // Tries batches of up to `most` windows on a model that is thrown away.
@@ -387,7 +388,9 @@ int run(int argc, char** argv) {
   const std::string before = s.eval_only ? "" : ranks.restarted_run();
   if (!before.empty()) {
     s.resume = before;
+    const std::string device = s.device;  // the run's is rank 0's, and each rank has its own
     inherit(options, before);
+    s.device = device;
   }
   s.device = choose_device(s.device, std::cout).str();
   if (!s.sample) replica_devices(s.ranks, Device(s.device));  // throws where they are not there

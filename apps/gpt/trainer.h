@@ -30,7 +30,8 @@ struct GptLosses {
   double train = 0, val = 0;
 };
 
-/// Everything that changes while a run goes on. One at a time (it owns the signal handlers).
+/// Everything that changes while a run goes on. One at a time: that of a run owns the signal
+/// handlers. Without a run there is nothing to save, and signals do what they did.
 class GptTrainer {
  public:
   /// run: null for estimates alone. On several ranks all of them make one; `run` is rank 0's
@@ -64,6 +65,7 @@ class GptTrainer {
   double backward(const data::Batch& batch, double share, bool last);
   double agree(double loss, double seconds = 0);
   std::pair<int64_t, int64_t> own_rows() const;
+  bool interrupted() const { return interrupt_ && interrupt_->requested(); }
   bool stop_requested();
   Tensor loss(const data::Batch& batch);
   bool evaluate();
@@ -77,8 +79,8 @@ class GptTrainer {
   nn::models::Gpt& gpt_;
   RunDir* run_;
   Ranks ranks_;
-  Interrupt interrupt_;
-  bool stop_ = false;  // a rank got a signal, and all know it
+  std::unique_ptr<Interrupt> interrupt_;  // of a run
+  bool stop_ = false;                     // a rank got a signal, and all know it
   data::TokenDataset train_, val_;
   std::unique_ptr<ModelSharing> sharing_;         // before what holds the parameters
   std::unique_ptr<dist::DataParallel> replicas_;  // with --parallel dp

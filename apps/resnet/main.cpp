@@ -114,7 +114,9 @@ void print_summary(const ResnetSettings& s, const Trainer& trainer, const RunDir
   report_skipped(trainer.skipped());
   std::printf("\n%s after %s", complete ? "Done" : "Stopped and saved",
               clock_text(seconds).c_str());
-  if (trainer.last_score()) std::printf(", %.0f images/s", trainer.images_per_second());
+  if (trainer.last_score() && trainer.images_per_second() > 0) {
+    std::printf(", %.0f images/s", trainer.images_per_second());
+  }
   const std::string rate = trainer.rate_text();
   if (!rate.empty()) std::printf(", %s", rate.c_str());
   const std::string quoted = shell_quote(run.path().string());

@@ -63,8 +63,8 @@ void declare_flags(Options& options, ResnetSettings& s) {
   options.add("--lr", &s.lr, "learning rate (its peak, with onecycle)").above(0);
   options
       .add("--lr-base-size", &s.lr_base_size,
-           "the --batch-size that --lr is meant for: the rate is --lr times --batch-size over this "
-           "(linear scaling); 0: --lr as it is")
+           "the images of a step that --lr is meant for: the rate is --lr times --batch-size times "
+           "--gradient-accumulation-steps over this (linear scaling); 0: --lr as it is")
       .at_least(0);
   options
       .add("--momentum", &s.momentum, "of SGD; with onecycle it goes 0.05 down and up around this")
@@ -173,6 +173,12 @@ void check_resume(const ResnetSettings& s, const Options& options) {
   if (!s.test_only && options.given("--opt") && !was.empty() && was != s.optimizer) {
     throw UsageError("--opt " + s.optimizer + ": the run used " + was +
                      ", whose state does not fit another optimizer; leave --opt out");
+  }
+  // Two groups of parameters instead of one. A run that had it hands it on.
+  if (!s.test_only && s.norm_weight_decay && flag_of_run(*s.resume, "norm-weight-decay").empty()) {
+    throw UsageError(
+        "--norm-weight-decay: the run had none, and the state of its optimizer does not fit "
+        "parameters in two groups; leave it out (--weight-decay may change)");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "tarn/apps/resnet/sharing.h"
 #include "tarn/autograd/anomaly.h"
 #include "tarn/core/random.h"
+#include "tarn/dist/agree.h"
 #include "tarn/dist/sync_batch_norm.h"
 #include "tarn/dist/waited.h"
 
@@ -31,6 +32,14 @@ std::unique_ptr<dist::DataParallel> make_replicas(const ResnetSettings& s, const
   if (devices.empty()) return nullptr;
   return std::make_unique<dist::DataParallel>(
       net, devices, [&] { return make_model(s, data); }, std::vector<double>{}, s.ranks.rebalance);
+}
+
+// Rank 0 saves its own, and without --sync-bn each rank has running statistics of its own rows.
+void share_buffers(const nn::Module& net, const Ranks& ranks) {
+  if (!ranks.group()) return;
+  std::vector<Tensor> buffers;
+  for (const auto& [name, buffer] : net.named_buffers()) buffers.push_back(buffer);
+  dist::broadcast_values(*ranks.group(), buffers);
 }
 
 double percent(int64_t part, int64_t all) {
@@ -148,10 +157,11 @@ bool Trainer::train_epoch() {
   }
   const std::string label =
       "Epoch " + std::to_string(state_.epoch + 1) + "/" + std::to_string(s_.epochs);
-  Progress bar(loader_.size() * batch_images(s_, data_), {.label = label,
-                                                          .unit = "img",
-                                                          .initial = state_.batch * s_.batch_size,
-                                                          .enabled = s_.progress && ranks_.main()});
+  const int64_t each = batch_images(s_, data_);
+  Progress bar(loader_.size() * each, {.label = label,
+                                       .unit = "img",
+                                       .initial = std::min(state_.batch, loader_.size()) * each,
+                                       .enabled = s_.progress && ranks_.main()});
   MetricLogger meters;
   meters.add("lr", MeterStyle::kValue);
   const int64_t seen_before = state_.seen;
@@ -258,7 +268,7 @@ void Trainer::show(const Step& step, MetricLogger& meters, Progress& bar) {
                   .mfu = mfu_.mean()});
 }
 
-// Scores the weights, or their running mean where there is one.
+// Scores the weights, or their running mean where there is one, as they are saved.
 std::optional<Score> Trainer::test() {
   struct Swapped {
     explicit Swapped(optim::Ema* average) : ema(average) { swap(); }
@@ -270,6 +280,7 @@ std::optional<Score> Trainer::test() {
   };
   const ModelSharing::Guard whole = sharing_->whole();  // ranks have other numbers of batches
   const Swapped swapped(ema_.get());
+  share_buffers(net_, ranks_);
   std::set<std::string> images;
   const std::optional<Score> score = evaluate(net_, *data_.test, s_, images, &interrupt_, ranks_);
   for (const std::string& image : images) leave_out(image);
@@ -285,7 +296,8 @@ void Trainer::finish_epoch() {
                        .test_loss = last_score_->loss,
                        .test_accuracy = last_score_->accuracy(),
                        .lr = optimizer_->lr(),
-                       .images_per_second = images_per_second_};
+                       // A run that goes on where an epoch was to be tested has none.
+                       .images_per_second = images_per_second_ > 0 ? images_per_second_ : NAN};
   TARN_CHECK(std::isfinite(f.test_loss), "training: the test loss became ",
              number_text(f.test_loss), " after epoch ", state_.epoch + 1, " (lr ",
              number_text(f.lr), "); the newest checkpoint stays; try a lower --lr, ",
