@@ -33,7 +33,7 @@ void Adam::add_param_group(const ParamGroup<AdamOptions>& group) {
                              {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
   detail::check_option(o.beta1 >= 0 && o.beta1 < 1, name, "beta1", "in [0, 1)", o.beta1);
   detail::check_option(o.beta2 >= 0 && o.beta2 < 1, name, "beta2", "in [0, 1)", o.beta2);
-  add_group(group.params, o.lr);
+  add_group(group.params);
   options_.push_back(o);
 }
 

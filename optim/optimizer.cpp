@@ -58,7 +58,7 @@ void detail::check_not_negative(const char* optimizer,
   }
 }
 
-void Optimizer::add_group(const std::vector<Tensor>& params, double lr) {
+void Optimizer::add_group(const std::vector<Tensor>& params) {
   std::unordered_set<const TensorImpl*> known;
   for (const Tensor* p : all_) known.insert(p->impl().get());
   for (size_t i = 0; i < params.size(); ++i) {

@@ -104,7 +104,7 @@ class Optimizer {
   Optimizer(std::vector<std::string> slot_names, bool counts_steps)
       : slot_names_(std::move(slot_names)), counts_steps_(counts_steps) {}
   /// Throws unless the parameters are dense floating leaves that are in no group yet.
-  void add_group(const std::vector<Tensor>& params, double lr);
+  void add_group(const std::vector<Tensor>& params);
   /// At the end of a constructor: throws ValueError if no group has a parameter.
   void check_has_params(const char* name) const;
 

@@ -21,7 +21,7 @@ void RMSprop::add_param_group(const ParamGroup<RMSpropOptions>& group) {
       "RMSprop",
       {{"lr", o.lr}, {"eps", o.eps}, {"momentum", o.momentum}, {"weight_decay", o.weight_decay}});
   detail::check_option(o.alpha >= 0 && o.alpha <= 1, "RMSprop", "alpha", "in [0, 1]", o.alpha);
-  add_group(group.params, o.lr);
+  add_group(group.params);
   options_.push_back(o);
 }
 
@@ -67,7 +67,7 @@ void Adagrad::add_param_group(const ParamGroup<AdagradOptions>& group) {
   const AdagradOptions& o = group.options;
   detail::check_not_negative("Adagrad",
                              {{"lr", o.lr}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
-  add_group(group.params, o.lr);
+  add_group(group.params);
   options_.push_back(o);
 }
 

@@ -22,7 +22,7 @@ void SGD::add_param_group(const ParamGroup<SGDOptions>& group) {
   TARN_CHECK_AS(ValueError, !o.nesterov || (o.momentum > 0 && o.dampening == 0),
                 "SGD: nesterov needs momentum and no dampening; got momentum=", o.momentum,
                 ", dampening=", o.dampening);
-  add_group(group.params, o.lr);
+  add_group(group.params);
   options_.push_back(o);
 }
 

@@ -80,8 +80,9 @@ TensorDict Optimizer::state_dict() const {
     while (i >= groups_[group].first + groups_[group].params.size()) ++group;
     const ParamState& state = states_[i];
     const std::string prefix = state_prefix(i);
-    const bool begun = state.step > 0 || std::any_of(state.slots.begin(), state.slots.end(),
-                                                     [](const Tensor& s) { return s.defined(); });
+    const bool begun =
+        state.step > 0 || std::any_of(std::begin(state.slots), std::end(state.slots),
+                                      [](const Tensor& slot) { return slot.defined(); });
     if (counts_steps_ && state.step > 0) {
       dict.add(prefix + "step", scalar_tensor(state.step, {.dtype = DType::kF32}));
     }

@@ -1,5 +1,7 @@
 // core_pool_test.cpp - pooling against naive f64 references: sizes, layouts, dtypes, special
 // values.
+#include <limits>
+
 #include "numeric_tools.h"
 
 #include "tarn/core/parallel.h"

@@ -126,8 +126,8 @@ TEST(OptimizerFailureTest, parameters_converted_without_memory_for_their_state_t
 class Failing final : public Optimizer {
  public:
   Failing(const Tensor& first, const Tensor& second) : Optimizer({"slot"}, true) {
-    add_group({first}, 1);
-    add_group({second}, 1);
+    add_group({first});
+    add_group({second});
   }
   bool fails = true;
   int fresh = 0;  // of the batches that were updated
