@@ -24,10 +24,6 @@ int64_t output_size(const char* op, const Tensor& x, int64_t in, int64_t kernel,
   TARN_CHECK_AS(ValueError, kernel > 0 && stride > 0 && dilation > 0, op,
                 ": kernel, stride and dilation must be positive; got kernel=", kernel,
                 ", stride=", stride, ", dilation=", dilation);
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  TARN_CHECK_AS(ValueError, kernel <= kMost && stride <= kMost && dilation <= kMost, op,
-                ": kernel, stride and dilation must be below 2^31; got kernel=", kernel,
-                ", stride=", stride, ", dilation=", dilation);
   TARN_CHECK_AS(ValueError, pad >= 0 && pad <= kernel / 2, op,
                 ": padding must be between 0 and half the kernel; got padding=", pad,
                 ", kernel=", kernel);
@@ -40,6 +36,8 @@ int64_t output_size(const char* op, const Tensor& x, int64_t in, int64_t kernel,
   TARN_CHECK_AS(ShapeError, out > 0, op,
                 ": the window must fit into the padded image; got x=", x.describe(),
                 ", kernel=", kernel, ", dilation=", dilation, ", padding=", pad);
+  TARN_CHECK_AS(ValueError, kernel <= std::numeric_limits<int32_t>::max(), op,
+                ": kernel must be below 2^31; got ", kernel);
   // A dilated window in the left padding may step over a small image.
   for (int64_t o = 0; o < out && o * stride < pad; ++o) {
     const int64_t before = pad - o * stride;

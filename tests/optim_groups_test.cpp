@@ -58,13 +58,13 @@ TEST(OptimGroups, a_schedule_takes_a_later_group_from_its_own_rate) {
 TEST(OptimGroups, an_option_that_is_switched_on_later_is_saved_and_restored) {
   Tensor a = leaf(1), b = leaf(2);
   Adam adam({a, b}, {.lr = .1});
-  for (Tensor* p : {&a, &b}) p->set_grad(ones({1}));
+  for (Tensor* p : {&a, &b}) p->set_grad(ones_like(p->detach()));
   adam.step();
   adam.options().amsgrad = true;
   b.zero_grad();
   adam.step();
   const TensorDict state = adam.state_dict();
-  EXPECT_EQ(state["state.1.max_exp_avg_sq"].item(), 0);
+  EXPECT_EQ(state["state.1.max_exp_avg_sq"].abs().sum().item(), 0);
   EXPECT_NO_THROW(adam.load_state_dict(state));
 }
 
