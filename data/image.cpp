@@ -92,6 +92,19 @@ std::string pnm_fault(std::string_view bytes) {
          std::to_string(have);
 }
 
+/// PGM and PPM: brings their white to 255, which stb_image does not.
+void scale_white(std::string_view bytes, std::vector<uint8_t>& pixels) {
+  if (!bytes.starts_with("P5") && !bytes.starts_with("P6")) return;
+  size_t at = 2;
+  next_number(bytes, at);
+  next_number(bytes, at);
+  const int64_t white = next_number(bytes, at);
+  if (white == 255) return;
+  for (uint8_t& p : pixels) {
+    p = static_cast<uint8_t>((std::min<int64_t>(p, white) * 255 + white / 2) / white);
+  }
+}
+
 /// A number of `count` bytes, the lowest first; those behind the end are 0.
 int64_t number_at(std::string_view bytes, size_t at, size_t count) {
   uint64_t value = 0;
@@ -99,6 +112,21 @@ int64_t number_at(std::string_view bytes, size_t at, size_t count) {
     value |= uint64_t{static_cast<uint8_t>(bytes[at + i])} << (8 * i);
   }
   return static_cast<int64_t>(value);
+}
+
+/// The largest index into the palette of a BMP's pixels, of `bits` each, in rows from `at` on.
+int64_t largest_index(std::string_view bytes, int64_t at, int64_t width, int64_t height,
+                      int64_t row, int64_t bits) {
+  int64_t largest = 0;
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) {
+      const auto byte =
+          static_cast<uint8_t>(bytes[static_cast<size_t>(at + y * row + x * bits / 8)]);
+      const int64_t shift = 8 - bits - x * bits % 8;  // the first pixel is in the highest bits
+      largest = std::max<int64_t>(largest, (byte >> shift) & ((1 << bits) - 1));
+    }
+  }
+  return largest;
 }
 
 /// What is wrong with a BMP; "" for others and if nothing is. What stb_image refuses by itself, it
@@ -124,7 +152,14 @@ std::string bmp_fault(std::string_view bytes) {
     return "truncated: its pixels end at byte " + std::to_string(end) + ", the file at " +
            std::to_string(have);
   }
-  return offset < 14 + head ? "its pixels begin within its header" : "";
+  if (offset < 14 + head) return "its pixels begin within its header";
+  if (bits != 1 && bits != 4 && bits != 8) return "";
+  if (short_head) return "a BMP of OS/2 with a palette; convert it to another format";
+  const int64_t colours = (offset - 14 - head) / 4;
+  const int64_t index = largest_index(bytes, offset, width, height, row, bits);
+  if (index < colours) return "";
+  return "a pixel has colour " + std::to_string(index) + " of a palette of " +
+         std::to_string(colours);
 }
 
 /// For each output position: the first input it takes from, and the weights.
@@ -228,6 +263,7 @@ Image decode_image(std::string_view bytes, const std::string& path, int channels
                 ": its header gives it no pixels");
   Image image(height, width, channels);
   std::copy_n(pixels.get(), image.pixels.size(), image.pixels.data());
+  scale_white(bytes, image.pixels);
   return image;
 }
 

@@ -58,10 +58,11 @@ std::string bytes_of(int64_t value, int count) {  // the lowest first
 }
 
 // 24 bits, uncompressed; a negative height: rows from the top.
-std::string bmp(int64_t width, int64_t height, const std::string& rows, int64_t offset = 54) {
+std::string bmp(int64_t width, int64_t height, const std::string& rows, int64_t offset = 54,
+                int64_t bits = 24) {
   return "BM" + bytes_of(54 + static_cast<int64_t>(rows.size()), 4) + bytes_of(0, 4) +
          bytes_of(offset, 4) + bytes_of(40, 4) + bytes_of(width, 4) + bytes_of(height, 4) +
-         bytes_of(1, 2) + bytes_of(24, 2) + std::string(24, '\0') + rows;
+         bytes_of(1, 2) + bytes_of(bits, 2) + std::string(24, '\0') + rows;
 }
 
 TEST(ImageTest, refuses_a_pgm_ppm_or_bmp_cut_at_any_length) {
@@ -82,6 +83,21 @@ TEST(ImageTest, refuses_a_pgm_ppm_or_bmp_cut_at_any_length) {
                  "x.bmp: truncated: its pixels end at byte 68, the file at 57");
   const Image down = decode_image(bmp(2, -2, rows), "x.bmp");
   EXPECT_EQ(std::string(down.pixels.begin(), down.pixels.end()), "321654cbafed");
+}
+
+TEST(ImageTest, white_is_255_whatever_the_largest_value) {
+  EXPECT_EQ(decode_image(std::string("P5 4 1 3\n\0\1\2\3", 13), "x.pgm", 1).pixels,
+            (std::vector<uint8_t>{0, 85, 170, 255}));
+}
+
+TEST(ImageTest, pixels_of_a_bmp_are_in_its_palette) {
+  const std::string palette = bytes_of(0x332211, 4) + bytes_of(0x665544, 4);
+  const Image image = decode_image(bmp(2, 1, palette + bytes_of(0x0001, 4), 62, 8), "x.bmp");
+  EXPECT_EQ(image.pixels, (std::vector<uint8_t>{0x66, 0x55, 0x44, 0x33, 0x22, 0x11}));
+  EXPECT_MESSAGE(FileError, decode_image(bmp(2, 1, palette + bytes_of(0x0201, 4), 62, 8), "x.bmp"),
+                 "x.bmp: a pixel has colour 2 of a palette of 2");
+  EXPECT_MESSAGE(FileError, decode_image(bmp(2, 1, palette + bytes_of(0x20, 4), 62, 4), "x.bmp"),
+                 "a pixel has colour 2 of a palette of 2");
 }
 
 TEST(ImageTest, refuses_sizes_and_depths_that_it_cannot_read) {

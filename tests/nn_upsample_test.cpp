@@ -84,7 +84,8 @@ TEST(ConvTransposeTest, errors_name_the_options) {
                  "ConvTranspose2d: in and out must be positive multiples of groups; got in=");
   EXPECT_MESSAGE(ValueError, ConvTranspose1d({.in = 0, .out = 4}), "ConvTranspose1d: in and out");
   ConvTranspose2d layer({.in = 1, .out = 1, .output_padding = 1});
-  EXPECT_MESSAGE(ValueError, layer(ones({1, 1, 2, 2})), "output padding must be at least 0 and smaller");
+  EXPECT_MESSAGE(ValueError, layer(ones({1, 1, 2, 2})),
+                 "output padding must be at least 0 and smaller");
   ConvTranspose1d line({.in = 2, .out = 1});
   EXPECT_MESSAGE(ShapeError, line(ones({2, 2, 3, 3})),
                  "conv_transpose1d: x must be [N, C, L] or [C, L]");
