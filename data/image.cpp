@@ -69,14 +69,27 @@ int64_t next_number(std::string_view bytes, size_t& at) {
   return value;
 }
 
+struct PnmHead {
+  int64_t width, height, white;  // -1 where there is no number
+  size_t end;
+};
+PnmHead pnm_head(std::string_view bytes) {
+  PnmHead h{};
+  h.end = 2;
+  h.width = next_number(bytes, h.end);
+  h.height = next_number(bytes, h.end);
+  h.white = next_number(bytes, h.end);
+  return h;
+}
+bool is_pnm(std::string_view bytes) {
+  return bytes.starts_with("P5") || bytes.starts_with("P6");
+}
+
 /// What is wrong with a PGM or PPM; "" for others and if nothing is. Of two bytes per channel,
 /// stb_image takes the lower.
 std::string pnm_fault(std::string_view bytes) {
-  if (!bytes.starts_with("P5") && !bytes.starts_with("P6")) return "";
-  size_t at = 2;
-  const int64_t width = next_number(bytes, at);
-  const int64_t height = next_number(bytes, at);
-  const int64_t white = next_number(bytes, at);
+  if (!is_pnm(bytes)) return "";
+  const auto [width, height, white, at] = pnm_head(bytes);
   if (at == bytes.size()) return "truncated: it ends in its header";
   if (width < 1 || height < 1 || white < 0 || !is_space(bytes[at])) {
     return "its header must give width, height and the largest value, and then a space";
@@ -94,11 +107,8 @@ std::string pnm_fault(std::string_view bytes) {
 
 /// PGM and PPM: brings their white to 255, which stb_image does not.
 void scale_white(std::string_view bytes, std::vector<uint8_t>& pixels) {
-  if (!bytes.starts_with("P5") && !bytes.starts_with("P6")) return;
-  size_t at = 2;
-  next_number(bytes, at);
-  next_number(bytes, at);
-  const int64_t white = next_number(bytes, at);
+  if (!is_pnm(bytes)) return;
+  const int64_t white = pnm_head(bytes).white;
   if (white == 255) return;
   for (uint8_t& p : pixels) {
     p = static_cast<uint8_t>((std::min<int64_t>(p, white) * 255 + white / 2) / white);

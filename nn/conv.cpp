@@ -10,13 +10,11 @@
 namespace tarn::nn {
 namespace {
 
-/// [out, in / groups].
-Shape leading_sizes(const char* layer, int64_t in, int64_t out, int64_t groups) {
+void check_sizes(const char* layer, int64_t in, int64_t out, int64_t groups) {
   TARN_CHECK_AS(ValueError,
                 in > 0 && out > 0 && groups > 0 && in % groups == 0 && out % groups == 0, layer,
                 ": in and out must be positive multiples of groups; got in=", in, ", out=", out,
                 ", groups=", groups);
-  return {out, in / groups};
 }
 
 Shape followed_by(const char* layer, Shape sizes, int64_t kernel) {
@@ -39,14 +37,15 @@ constexpr bool kOneDimension = std::is_same_v<S, int64_t>;
 template <class S>
 Shape weight_sizes(const ConvOptions<S>& o) {
   const char* layer = kOneDimension<S> ? "Conv1d" : "Conv2d";
-  return followed_by(layer, leading_sizes(layer, o.in, o.out, o.groups), o.kernel);
+  check_sizes(layer, o.in, o.out, o.groups);
+  return followed_by(layer, {o.out, o.in / o.groups}, o.kernel);
 }
 
 // Transposed: [in, out / groups, ...], what a convolution the other way would have.
 template <class S>
 Shape weight_sizes(const ConvTransposeOptions<S>& o) {
   const char* layer = kOneDimension<S> ? "ConvTranspose1d" : "ConvTranspose2d";
-  leading_sizes(layer, o.in, o.out, o.groups);  // speaks of the layer's own in and out
+  check_sizes(layer, o.in, o.out, o.groups);
   return followed_by(layer, {o.in, o.out / o.groups}, o.kernel);
 }
 

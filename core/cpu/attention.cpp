@@ -36,7 +36,7 @@ A row_max(const A* s, int64_t n) {
     const V v = *reinterpret_cast<const U*>(s + i);
     best = v > best ? v : best;
   }
-  return fold<A>(best, [](A a, A b) { return a > b ? a : b; });
+  return fold_lanes(best, [](A a, A b) { return a > b ? a : b; });
 }
 
 template <class A>
@@ -45,7 +45,7 @@ A row_sum(const A* s, int64_t n) {
   using U = typename Wide<A>::unaligned;
   V total = {};
   for (int64_t i = 0; i < n; i += kWidth<A>) total += V(*reinterpret_cast<const U*>(s + i));
-  return fold_sum<A>(total);
+  return sum_lanes(total);
 }
 
 /// Packed operands of one head and the scratch of one block.

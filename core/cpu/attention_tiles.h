@@ -6,9 +6,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
+#include "tarn/core/cpu/fold_lanes.h"
 #include "tarn/core/cpu/gemm_pack.h"
 #include "tarn/core/cpu/micro_gemm.h"
 #include "tarn/core/cpu/random_words.h"
@@ -110,23 +110,6 @@ void multiply(int64_t rows, int64_t cols, int64_t depth, const A* a, StrideA str
   }
 }
 
-/// Folds the lanes of a vector pairwise: join(lane i, lane i + half).
-template <class A, class Join>
-TARN_INLINE A fold(typename Wide<A>::type v, Join join) {
-  A lanes[kWidth<A>];
-  std::memcpy(lanes, &v, sizeof(lanes));
-#pragma GCC unroll 4
-  for (int64_t half = kWidth<A> / 2; half > 0; half /= 2) {
-    for (int64_t i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
-  }
-  return lanes[0];
-}
-
-template <class A>
-TARN_INLINE A fold_sum(typename Wide<A>::type v) {
-  return fold<A>(v, [](A a, A b) { return a + b; });
-}
-
 /// n elements as A: where they are, or converted to `buffer`.
 template <class T, class A>
 const A* widened(const T* x, int64_t n, A* __restrict buffer) {
@@ -148,7 +131,7 @@ A dot(const A* x, const A* y, int64_t n) {
   for (; i + kWidth<A> <= n; i += kWidth<A>) {
     lanes += V(*reinterpret_cast<const U*>(x + i)) * V(*reinterpret_cast<const U*>(y + i));
   }
-  A sum = fold_sum<A>(lanes);
+  A sum = sum_lanes(lanes);
   for (; i < n; ++i) sum += x[i] * y[i];
   return sum;
 }

@@ -31,7 +31,7 @@ void dots(const float* x, int64_t x_row, const T* w, int64_t k, float* sums) {
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    float sum = sum_lanes<float>(even[r] + odd[r]);
+    float sum = sum_lanes(even[r] + odd[r]);
     for (int64_t j = i; j < k; ++j) sum += x[r * x_row + j] * to<float>(w[j]);
     sums[r * kColumns] = sum;
   }

@@ -47,7 +47,7 @@ RowSums<A> sum_row(const T* gy, const T* x, int64_t n, A mean, A rstd, const A* 
     std::memcpy(gweight + i, &w, sizeof(w));
     std::memcpy(gbias + i, &b, sizeof(b));
   }
-  RowSums<A> sums{sum_lanes<A>(g), sum_lanes<A>(dot)};
+  RowSums<A> sums{sum_lanes(g), sum_lanes(dot)};
   for (; i < n; ++i) {
     const A go = to<A>(gy[i]), xhat = (to<A>(x[i]) - mean) * rstd, gw = go * weight[i];
     sums.g += gw;

@@ -45,8 +45,8 @@ Moments chunk_moments(const T* x, int64_t n) {
     q0 += d0 * d0;
     q1 += d1 * d1;
   }
-  double sum = static_cast<double>(sum_lanes<A>(s0 + s1));
-  double squares = static_cast<double>(sum_lanes<A>(q0 + q1));
+  double sum = static_cast<double>(sum_lanes(s0 + s1));
+  double squares = static_cast<double>(sum_lanes(q0 + q1));
   for (; i < n; ++i) {
     const A d = to<A>(x[i]) - shift;
     sum += d;

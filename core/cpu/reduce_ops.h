@@ -33,7 +33,7 @@ typename Op::Wide fold_chunk(const Op& op, const T* x, int64_t n) {
     for (int width = kPieces / 2; width > 0; width /= 2) {
       for (int p = 0; p < width; ++p) sums[0][p] = op.join(sums[0][p], sums[0][p + width]);
     }
-    rest = fold_lanes<A>(sums[0][0], [&op](A p, A q) { return op.join(p, q); });
+    rest = fold_lanes(sums[0][0], [&op](A p, A q) { return op.join(p, q); });
   }
   for (; i < n; ++i) rest = op.step(rest, to<A>(x[i]));
   return static_cast<typename Op::Wide>(rest);

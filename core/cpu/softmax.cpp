@@ -78,7 +78,7 @@ void backward_row(const T* __restrict gy, const T* __restrict y, int64_t n, bool
     const V g = load<A>(gy + i);
     acc += log ? g : g * load<A>(y + i);
   }
-  A sum = sum_lanes<A>(acc);
+  A sum = sum_lanes(acc);
   for (; i < n; ++i) sum += log ? to<A>(gy[i]) : to<A>(gy[i]) * to<A>(y[i]);
   if (log) {
     for (i = 0; i < n; ++i) gx[i] = T(to<A>(gy[i]) - math::exp(to<A>(y[i])) * sum);

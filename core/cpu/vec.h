@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tarn/core/cpu/fold_lanes.h"
 #include "tarn/core/cpu/vector_bytes.h"
 #include "tarn/core/dtype.h"
 #include "tarn/core/mul_add.h"
@@ -78,23 +79,6 @@ TARN_INLINE A to(T x) {
   } else {
     return static_cast<A>(x);
   }
-}
-
-/// Folds the lanes pairwise: join(lane i, lane i + half).
-template <class A, class Join>
-TARN_INLINE A fold_lanes(Vec<A> v, Join join) {
-  A lanes[kLanes<A>];
-  std::memcpy(lanes, &v, sizeof(lanes));
-#pragma GCC unroll 4
-  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = join(lanes[i], lanes[i + width]);
-  }
-  return lanes[0];
-}
-
-template <class A>
-TARN_INLINE A sum_lanes(Vec<A> v) {
-  return fold_lanes<A>(v, [](A a, A b) { return a + b; });
 }
 
 /// Items of about `elements` elements each that make a part worth a thread of its own.
